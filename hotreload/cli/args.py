@@ -7,12 +7,14 @@ import argparse
 import math
 import os
 import textwrap
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotreload.cli import VERBS
+from hotreload.cli.bar import Bar, make_observer
 from hotreload.cli.exits import Misused
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
@@ -178,6 +180,13 @@ def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
 
     file: Path | None = args.token_file
     return usual_token if file is None else lambda: read_secret(file, "--token-file")
+
+
+@contextmanager
+def show_download(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the options of a download by name; its progress is shown until the block ends."""
+    with closing(Bar()) as bar:
+        yield {"cache": cache_of(args), "token": token_of(args), "publish": make_observer(bar)}
 
 
 # --- an engine ----------------------------------------------------------------------------------

@@ -6,14 +6,12 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Set
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.cli import serve
-from hotreload.cli.args import add_verb, cache_of, keep_remarks_out
-from hotreload.cli.bar import Bar, make_observer
+from hotreload.cli.args import add_verb, keep_remarks_out, show_download
 from hotreload.cli.ops.check_config import as_lines
 from hotreload.engine.upstream.command_line import read_command_line
 from hotreload.engine.versions import imports_explained
@@ -165,10 +163,8 @@ def _find_followed(
 
 
 def _download(repo: str, launched: Launched) -> Path:
-    cache = cache_of(argparse.Namespace(cache=launched.downloads))
-    with closing(Bar()) as bar:
-        fetching = download(repo, cache=cache, digests=Digests(), publish=make_observer(bar))
-        return asyncio.run(fetching)
+    with show_download(argparse.Namespace(cache=launched.downloads, token_file=None)) as options:
+        return asyncio.run(download(repo, digests=Digests(), **options))
 
 
 def _probe(text: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,7 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.findings import Finding, total
 from hotreload.checkpoint.fit import AUTO, Policy, read_served_model
 from hotreload.checkpoint.known_names import foreign_weights
-from hotreload.cli.args import (
-    add_repo_options,
-    add_set,
-    add_verb,
-    cache_of,
-    given_settings,
-    token_of,
-)
-from hotreload.cli.bar import Bar, make_observer
+from hotreload.cli.args import add_repo_options, add_set, add_verb, given_settings, show_download
 from hotreload.cli.client.show import paint
 from hotreload.cli.exits import FAILED, USAGE
 from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
@@ -157,15 +149,8 @@ def _on_this_disk(args: argparse.Namespace, digests: Digests) -> Path:
     path: Path = args.path
     if not names_a_repo(str(path)):
         return path
-    with closing(Bar()) as bar:
-        fetching = download(
-            str(path),
-            cache=cache_of(args),
-            digests=digests,
-            publish=make_observer(bar),
-            token=token_of(args),
-        )
-        return asyncio.run(fetching)
+    with show_download(args) as options:
+        return asyncio.run(download(str(path), digests=digests, **options))
 
 
 def _usage(words: str) -> int:

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from contextlib import closing, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,11 @@ from hotreload.cli.args import (
     add_repo_options,
     add_set,
     add_verb,
-    cache_of,
     engine_options_of,
     given_settings,
     keep_remarks_out,
-    token_of,
+    show_download,
 )
-from hotreload.cli.bar import Bar, make_observer
 from hotreload.cli.client.show import paint, pairs
 from hotreload.cli.exits import exit_code
 from hotreload.engine.versions import imports_explained
@@ -120,16 +118,14 @@ def _ask_and_compare(
     if settings is not None:
         kept = {name: getattr(settings.checks, name) for name in CHECKS_KEPT}
         terms = replace(terms, **kept)
-    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # only the report goes to stdout
+    with redirect_stdout(sys.stderr), show_download(args) as fetching:  # the report has stdout
         comparing = compare_once(
             args.live,
             args.new,
             terms=terms,
             corpus=compare.questions,
-            cache=cache_of(args),
-            token=token_of(args),
-            publish=make_observer(bar),
             begins=steps.begin,
+            **fetching,
             **options,
         )
         return asyncio.run(comparing)

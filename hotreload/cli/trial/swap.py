@@ -5,19 +5,17 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import aclosing, closing, redirect_stdout
+from contextlib import aclosing, redirect_stdout
 from typing import Any
 
 from hotreload.cli.args import (
     add_engine_options,
     add_repo_options,
     add_verb,
-    cache_of,
     engine_options_of,
     keep_remarks_out,
-    token_of,
+    show_download,
 )
-from hotreload.cli.bar import Bar, make_observer
 from hotreload.cli.exits import FAILED
 from hotreload.engine.versions import imports_explained
 
@@ -59,10 +57,8 @@ def run(args: argparse.Namespace) -> int:
     names = ("model", "checkpoint", "prompt", "max_new_tokens", "cast")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     out, engine_options = sys.stdout, engine_options_of(args)
-    fetching = {"cache": cache_of(args), "token": token_of(args)}
-    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # only the JSON objects go to stdout
-        given |= {**engine_options, **fetching, "publish": make_observer(bar)}
-        return asyncio.run(_swap(given, out))
+    with redirect_stdout(sys.stderr), show_download(args) as fetching:  # only JSON goes to stdout
+        return asyncio.run(_swap({**given, **engine_options, **fetching}, out))
 
 
 async def _swap(given: Mapping[str, Any], out: Any) -> int:
