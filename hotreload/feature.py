@@ -61,7 +61,7 @@ class FeatureParts:
     """All parts of one feature in one daemon."""
 
     judges: "MakeJudges" = tuple
-    """Make the judges of one attempt."""
+    """Make the judges of one attempt; by default there are none."""
     listeners: "Sequence[Listener]" = ()
     admission: "Admission | None" = None
     tasks: Mapping[str, Task] = field(default_factory=dict)

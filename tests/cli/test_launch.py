@@ -301,7 +301,7 @@ def test_a_model_on_a_hub_is_downloaded_where_something_else_is_followed(
         asked.append((name, cache))
         return launch.folder / "downloaded"
 
-    monkeypatch.setattr("hotreload.sources.huggingface.download", download)
+    monkeypatch.setattr("hotreload.cli.launch.download", download)
     settings = launch("--model-path org/name --revision v1 --watch c --download-dir /tmp/d")
     assert settings.engine.model == launch.folder / "downloaded"
     assert settings.server.model_name == "org/name"
