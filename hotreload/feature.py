@@ -3,7 +3,7 @@
 This module imports nothing heavy.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +44,6 @@ class Given:
     """Roll back from harmful weights in this feature's name."""
 
 
-async def _accept(settings: "Settings") -> None:
-    """Accept all settings."""
-
-
 def _apply_nothing(settings: "Settings") -> None:
     """Ignore settings that change nothing here, or that are read each time."""
 
@@ -70,10 +66,8 @@ class FeatureParts:
     """Receive each event, after the log and the status."""
     report: FeatureReport | None = None
     routes: "FeatureRoutes | None" = None
-    check: "Callable[[Settings], Awaitable[None]]" = _accept
-    """Check new settings; ConfigError if the feature cannot use them."""
     apply: "Callable[[Settings], None]" = _apply_nothing
-    """Apply settings that all features have checked; it cannot fail."""
+    """Apply new settings; it cannot fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +106,7 @@ class AllFeatures:
         """Make the judges of one attempt, by the settings in force."""
         return [judge for part in self._parts for judge in part.judges()]
 
-    async def check(self, settings: "Settings") -> None:
-        """Have all features check these settings; ConfigError if one of them cannot use them."""
-        for part in self._parts:
-            await part.check(settings)
-
     def apply(self, settings: "Settings") -> None:
-        """Have all features apply these settings, which they have checked."""
+        """Have all features apply these settings."""
         for part in self._parts:
             part.apply(settings)

@@ -83,7 +83,8 @@ class LiveSettings:
             self._asked.clear()  # a later request may be for a file that changes meanwhile
             try:
                 found = reread(self.settings, await self._read_wished())
-                await features.check(found.settings)  # all check before any applies
+                for replica in replicas:  # all is checked before anything is applied
+                    await replica.engine.unseen.check_questions(found.settings.unseen.corpus)
                 self._go_by(found.settings, replicas, reconciler)
                 features.apply(found.settings)
             except HotReloadError as fault:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings, Rules
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.options import EngineSettings
+from hotreload.engine.options import EngineSettings, UnseenOptions
 from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from hotreload.server_limits import Limits, LimitSettings
 from hotreload.setting import (
@@ -207,6 +207,14 @@ class Settings:
     def of_features(self) -> Iterator[tuple[str, SettingsOfFeature]]:
         """Yield the tables of features that the start asks for more than values."""
         yield from (each for each in values_of(self) if isinstance(each[1], SettingsOfFeature))
+
+    @property
+    def unseen(self) -> UnseenOptions:
+        """All that the features need of an engine beside the probes."""
+        needs: dict[str, Any] = {}
+        for _, table in self.of_features():
+            needs |= table.engine_needs()
+        return UnseenOptions(**needs)
 
     @property
     def stage_seconds(self) -> float:

@@ -1,13 +1,8 @@
 """Compares new weights with the live ones, and refuses them by limits before they answer."""
 
-from typing import TYPE_CHECKING
-
 from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features.compare.evidence import BEHAVIOUR, BLANK, words_of_comparison
 from hotreload.features.compare.settings import CompareSettings
-
-if TYPE_CHECKING:
-    from hotreload.settings.sections import Settings
 
 
 def _begin(given: Given) -> FeatureParts:
@@ -22,10 +17,6 @@ def _begin(given: Given) -> FeatureParts:
     way_out = LeavesNoNumbers(given.leave)
     shared = AllComparisons(recorder, KnownAnswers(), given.attempts.note_late, way_out.take)
 
-    async def check(settings: "Settings") -> None:
-        for engine in given.engines():
-            await engine.unseen.check_questions(settings.of(CompareSettings).questions)
-
     return FeatureParts(
         judges=lambda: [CompareJudge(given.settings().of(CompareSettings), shared)],
         listeners=(recorder,),
@@ -37,7 +28,6 @@ def _begin(given: Given) -> FeatureParts:
                 "Status": {"heard": HearingNow | None},
             }
         ),
-        check=check,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
-from hotreload.engine.options import COMPILED, RANDOM_WEIGHTS, EngineOptions, UnseenOptions
+from hotreload.engine.options import COMPILED, RANDOM_WEIGHTS, EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
@@ -192,15 +192,8 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         programs=compile_cache_of(settings),
         shares=settings.rules.shares,
         sets=settings.reload.sets_planned,
-        unseen=_unseen_options(settings),
+        unseen=settings.unseen,
     )
-
-
-def _unseen_options(settings: Settings) -> UnseenOptions:
-    needs: dict[str, Any] = {}
-    for _, table in settings.of_features():
-        needs |= table.engine_needs()
-    return UnseenOptions(**needs)
 
 
 def compile_cache_of(settings: Settings) -> CompileCache | None:
