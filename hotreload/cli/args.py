@@ -166,27 +166,17 @@ def add_repo_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def cache_of(args: argparse.Namespace) -> Path:
-    """Return the folder of downloads."""
-    given: Path | None = args.cache
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return given or home / "hotreload" / "hub"
-
-
-def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
-    """Return a function that reads the token."""
-    from hotreload.settings.credentials import read_secret
-    from hotreload.sources.hub.client import usual_token
-
-    file: Path | None = args.token_file
-    return usual_token if file is None else lambda: read_secret(file, "--token-file")
-
-
 @contextmanager
 def show_download(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the options of a download by name; its progress is shown until the block ends."""
+    from hotreload.settings.credentials import read_secret
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    options = {"cache": args.cache or home / "hotreload" / "hub"}
+    if args.token_file is not None:
+        options["token"] = partial(read_secret, args.token_file, "--token-file")
     with closing(Bar()) as bar:
-        yield {"cache": cache_of(args), "token": token_of(args), "publish": make_observer(bar)}
+        yield {**options, "publish": make_observer(bar)}
 
 
 # --- an engine ----------------------------------------------------------------------------------

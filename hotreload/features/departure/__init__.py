@@ -35,13 +35,8 @@ def _begin(given: Given) -> FeatureParts:
     from hotreload.server.ports import FeatureRoutes
 
     settings = given.settings().of(DepartureSettings)
-    departure = Departure(
-        attempts=given.attempts,
-        entrance=given.entrance,
-        engines=given.engines,
-        notices=list_notices(settings.file, settings.run, gce=settings.gce),
-        within=settings.grace,
-    )
+    notices = list_notices(settings.file, settings.run, gce=settings.gce)
+    departure = Departure(given, notices, settings.grace)
     return FeatureParts(
         admission=departure,
         tasks={"departure": departure.run},

@@ -3,16 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from hotreload.core.attempt_records import Attempts
 from hotreload.core.way_in.admission import Admission, Conditions
-from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import DrainTimedOut, NotServing
 from hotreload.events import Event
+from hotreload.feature import Given
 from hotreload.json_fields import Fields, iso
 from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row
@@ -47,13 +46,11 @@ class DepartureOver(Event):
     name = "departure.over"
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class Departure(Admission):
     """Refuses requests and puts off attempts as long as a notice stands."""
 
-    attempts: Attempts
-    entrance: Entrance[Any]
-    engines: Callable[[], Sequence[Any]]
+    given: Given
     notices: Mapping[str, Notices]
     within: float
     """Seconds that answers may take from the notice on."""
@@ -82,24 +79,24 @@ class Departure(Admission):
         if (before is None) == (why is None):
             return
         self._why = why
-        self.attempts.put_off(f"this machine will be taken away: {why}" if why else None)
+        self.given.attempts.put_off(f"this machine will be taken away: {why}" if why else None)
         if why is not None:
-            self.attempts.publish(DepartureBegan(why, self.within))
+            self.given.attempts.publish(DepartureBegan(why, self.within))
             self._ending = asyncio.create_task(self._end_answers(), name="the last answers")
         elif before is not None:
             self._end_waiting()
-            self.attempts.publish(DepartureOver(before))
-        self.entrance.look_again()
+            self.given.attempts.publish(DepartureOver(before))
+        self.given.entrance.look_again()
 
     async def _end_answers(self) -> None:
         """Let answers end by themselves, and cut short what takes longer."""
         patience = self.within
         while True:
             try:
-                return await self.entrance.wait_until_empty(patience)
+                return await self.given.entrance.wait_until_empty(patience)
             except DrainTimedOut as late:
                 log.warning("departure.cut_short", extra={"cause": str(late)})
-            for engine in self.engines():
+            for engine in self.given.engines():
                 await engine.answers.abort()
             patience = CUT_AGAIN_SECONDS
 
