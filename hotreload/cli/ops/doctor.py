@@ -11,7 +11,6 @@ from hotreload.cli.args import add_set, add_settings_or_instance, add_verb, seco
 from hotreload.cli.client.show import paint
 from hotreload.cli.exits import FAILED
 from hotreload.cli.ops import machine
-from hotreload.cli.ops.doctor_checks import checkup, hosts
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts
 from hotreload.cli.ops.units import config_of
 from hotreload.errors import ConfigError
@@ -61,6 +60,8 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the advice, and return 1 if a check failed."""
+    from hotreload.cli.ops.doctor_checks import checkup, hosts  # they import jax: --help need not
+
     facts = _facts(args)
     found = checkup.examine(facts)
     if args.meet is not None:
