@@ -16,7 +16,7 @@ import uvloop
 from hotreload.facts.heap import give_back
 from hotreload.life.kept_worker import WorkerStart
 from hotreload.observe.log import configure
-from hotreload.server.bare_app import create_worker_app
+from hotreload.server.app import create_worker_app
 from hotreload.server.from_settings import worker_rules
 from hotreload.server.http.limits import CounterMemory
 from hotreload.server.ports import Encoder

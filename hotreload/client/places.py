@@ -25,16 +25,48 @@ NOT_TRUSTED = (18, 19, 20, 21)
 """OpenSSL's codes of a certificate whose CA is not known."""
 
 
-class SocketPlace:
-    """The unix socket of a daemon on this machine."""
+class Place:
+    """A place at which a daemon answers."""
 
-    def __init__(self, path: Path, named_by: str) -> None:
-        self.path = path
+    ways = ""
+    """The options and variables that name another place."""
+
+    def __init__(self, shown: str, named_by: str) -> None:
+        """`shown` names the place in messages."""
+        self._shown = shown
         self._named_by = named_by
         self.headers: dict[str, str] = {}
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self._shown
+
+    def _unreachable(self, what: str, *, may_come: bool) -> Unreachable:
+        origin = f" (from {self._named_by})" if self._named_by else ""
+        other = f"\n  name another with {self.ways}" if self._named_by else ""
+        words = f"cannot reach the daemon on {self}{origin}: {what}{other}"
+        return Unreachable(words, may_come=may_come)
+
+    def name_of(self, connection: http.client.HTTPConnection) -> str:
+        """Return the name of the place that was connected to."""
+        return str(getattr(connection, "path", self))
+
+    def after_a_break(self) -> str:
+        """Return a hint to put behind the words for a connection that broke."""
+        return ""
+
+    def refusal_hint(self, code: object) -> str:
+        """Return what to change, behind the daemon's own words."""
+        return ""
+
+
+class SocketPlace(Place):
+    """The unix socket of a daemon on this machine."""
+
+    ways = "--socket, --config or $HOTRELOAD_SOCKET"
+
+    def __init__(self, path: Path, named_by: str) -> None:
+        super().__init__(str(path), named_by)
+        self.path = path
 
     @property
     def look_path(self) -> Path:
@@ -49,9 +81,9 @@ class SocketPlace:
         try:
             return _open(_SocketConnection(self.path, timeout))
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._no_answer(error) from error
 
-    def _unreachable(self, error: OSError) -> Unreachable:
+    def _no_answer(self, error: OSError) -> Unreachable:
         no_socket = error.errno == errno.ECONNREFUSED and not self.path.is_socket()
         what = (
             "it is no socket"
@@ -63,15 +95,8 @@ class SocketPlace:
                 errno.EAGAIN: "it takes no more connections; too many are waiting",
             }.get(error.errno or 0, str(error))
         )
-        return Unreachable(
-            f"cannot reach the daemon on {self.path}{_from(self._named_by)}: {what}"
-            + _other(self._named_by, "--socket, --config or $HOTRELOAD_SOCKET"),
-            may_come=error.errno in (errno.ENOENT, errno.ECONNREFUSED) and not no_socket,
-        )
-
-    def name_of(self, connection: http.client.HTTPConnection) -> str:
-        """Return the path of the socket that was connected to."""
-        return str(getattr(connection, "path", self.path))
+        may_come = error.errno in (errno.ENOENT, errno.ECONNREFUSED) and not no_socket
+        return self._unreachable(what, may_come=may_come)
 
     def why_silent(self, connection: http.client.HTTPConnection) -> str:
         """Say which process took the connection without answering, and what the user can do."""
@@ -89,21 +114,14 @@ class SocketPlace:
             return "its process cannot be looked at; is it still there?"
         return f"its process {pid} is there, and hangs or is very busy: look at its log"
 
-    def after_a_break(self) -> str:
-        """Return a hint to put behind the words for a connection that broke."""
-        return ""
 
-    def refusal_hint(self, code: object) -> str:
-        """Return what to change, behind the daemon's own words."""
-        return ""
-
-
-class UrlPlace:
+class UrlPlace(Place):
     """The address of a daemon, http or https, and the key that is sent there."""
+
+    ways = "--url or $HOTRELOAD_URL"
 
     def __init__(self, url: str, key: str | None, ca_file: Path | None, named_by: str) -> None:
         """ConfigError for a bad address, or a bad file of the CA."""
-        self._named_by = named_by
         try:
             parts = urlsplit(url)
             self._at = (parts.hostname or "", parts.port)
@@ -112,15 +130,12 @@ class UrlPlace:
         beside = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
         if parts.scheme not in ("http", "https") or not parts.hostname or beside:
             raise no_address(url, named_by)
-        self._url = f"{parts.scheme}://{parts.netloc}"
+        super().__init__(f"{parts.scheme}://{parts.netloc}", named_by)
         if key is not None and not _is_key(key):  # http.client would show it in its error
-            raise ConfigError(f"the key for {self._url} must be one word of printable ASCII")
+            raise ConfigError(f"the key for {self} must be one word of printable ASCII")
         self._tls = _trust(ca_file) if parts.scheme == "https" else None
-        self._has_key = key is not None
-        self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-
-    def __str__(self) -> str:
-        return self._url
+        if key is not None:
+            self.headers = {"Authorization": f"Bearer {key}"}
 
     def connect(self, timeout: float | None, *, looks: bool) -> http.client.HTTPConnection:
         """Connect to the daemon; at an address there is no second socket for looks."""
@@ -134,17 +149,10 @@ class UrlPlace:
         try:
             _open(connection)
         except OSError as error:
-            raise self._unreachable(error, within) from error
+            what, may_come = self._why_unreachable(error, within), error.errno == errno.ECONNREFUSED
+            raise self._unreachable(what, may_come=may_come) from error
         connection.sock.settimeout(timeout)
         return connection
-
-    def _unreachable(self, error: OSError, within: float) -> Unreachable:
-        return Unreachable(
-            f"cannot reach the daemon on {self._url}{_from(self._named_by)}: "
-            + self._why_unreachable(error, within)
-            + _other(self._named_by, "--url or $HOTRELOAD_URL"),
-            may_come=error.errno == errno.ECONNREFUSED,
-        )
 
     def _why_unreachable(self, error: OSError, within: float) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -160,10 +168,6 @@ class UrlPlace:
             return "no process listens there; is the daemon running, and [server] tcp set?"
         return str(error)
 
-    def name_of(self, connection: http.client.HTTPConnection) -> str:
-        """Return the address."""
-        return self._url
-
     def why_silent(self, connection: http.client.HTTPConnection) -> str:
         """Say what the user can do."""
         return "it hangs or is very busy: look at its log"
@@ -176,7 +180,7 @@ class UrlPlace:
         """Return what to change, behind the daemon's own words."""
         if code != "invalid_api_key":
             return ""
-        if not self._has_key:
+        if not self.headers:
             return "; name its file with --key-file or $HOTRELOAD_KEY_FILE (key_file)"
         return "; verbs that change something need a key of [server] admin_keys_file"
 
@@ -221,14 +225,6 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
     except OSError as error:
         why = error.strerror or "it holds no certificate in PEM"
         raise ConfigError(f"the CA file {ca_file} cannot be used: {why}") from None
-
-
-def _from(named_by: str) -> str:
-    return f" (from {named_by})" if named_by else ""
-
-
-def _other(named_by: str, ways: str) -> str:
-    return f"\n  name another with {ways}" if named_by else ""
 
 
 def _process(pid: int) -> tuple[str, str]:

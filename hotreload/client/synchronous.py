@@ -248,15 +248,11 @@ def _is_reached(row: Fields, wanted: int | str) -> bool:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Fields]:
-    for line in _lines(response):
-        data = line.removeprefix(b"data: ")
-        if data not in (line, b"[DONE]"):
-            yield json.loads(data)
-
-
-def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield lines as they come, and raise for a broken stream, which `readline` would hide."""
+    """Yield events as they come, and raise for a broken stream, which `readline` would hide."""
     rest = b""
     while piece := response.read1(65536):
         *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+        for line in lines:
+            data = line.removeprefix(b"data: ")
+            if data not in (line, b"[DONE]"):
+                yield json.loads(data)

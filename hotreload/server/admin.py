@@ -13,19 +13,13 @@ from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import ReloadStatusFields, Status
+from hotreload.server import orders
 from hotreload.server.answerer import WEIGHT_VERSION_HEADER
 from hotreload.server.api_schema import kinds
 from hotreload.server.api_schema.kinds import Kind
 from hotreload.server.api_schema.operation import Operation, Parameter, read_body
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.http.request_log import generation_header
-from hotreload.server.orders import (
-    PendingAttempt,
-    await_outcome,
-    carry_out,
-    check_name,
-    requester,
-)
 from hotreload.server.ports import Entrance
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
@@ -140,9 +134,9 @@ def add_admin_routes[P](
         fields = await read_body(request)
         name = _wanted_name(fields)
         if fields.get("dry_run"):
-            pending = operator().rehearse(name, by=requester("dry_run", request, fields))
+            pending = operator().rehearse(name, by=orders.requester("dry_run", request, fields))
         else:
-            by = requester("reload", request, fields)
+            by = orders.requester("reload", request, fields)
             version, force = fields.get("weight_version", ""), fields.get("force", False)
             pending = operator().reload(name, by=by, force=force, version=version)
         return await _answer_attempt(pending, fields, request, status)
@@ -151,7 +145,7 @@ def add_admin_routes[P](
     @_changes("Go back to a generation.", ROLLBACK_FIELDS)
     async def rollback(request: Request) -> Response:
         fields = await read_body(request)
-        by, holds = requester(ROLLBACK, request, fields), fields.get("hold", True)
+        by, holds = orders.requester(ROLLBACK, request, fields), fields.get("hold", True)
         pending = operator().rollback(fields.get("generation"), by=by, holds=holds)
         return await _answer_attempt(
             pending, fields, request, status, operator().list_rollback_targets
@@ -162,21 +156,21 @@ def add_admin_routes[P](
     async def perturb_weights(request: Request) -> Response:
         fields = await read_body(request)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
-        pending = operator().perturb(noise, by=requester("perturb", request, fields))
+        pending = operator().perturb(noise, by=orders.requester("perturb", request, fields))
         return await _answer_attempt(pending, fields, request, status)
 
     @guarded.post("/admin/pin")
     @_pins("Pin the live weights.")
     async def pin(request: Request) -> Response:
         fields = await read_body(request)
-        pending = operator().pin(by=requester("pin", request, fields))
+        pending = operator().pin(by=orders.requester("pin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=True)
 
     @guarded.post("/admin/unpin")
     @_pins("Follow the source again.")
     async def unpin(request: Request) -> Response:
         fields = await read_body(request)
-        pending = operator().unpin(by=requester("unpin", request, fields))
+        pending = operator().unpin(by=orders.requester("unpin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=False)
 
     @guarded.get("/admin/reload_status")
@@ -222,12 +216,12 @@ def _wanted_name(fields: Fields) -> str | None:
         raise BadRequest("give model_path or revision, not both", code="bad_field")
     name: str | None = fields.get("model_path", fields.get("revision"))
     if name is not None:
-        check_name(name)
+        orders.check_name(name)
     return name
 
 
 async def _answer_attempt(
-    pending: PendingAttempt,
+    pending: orders.PendingAttempt,
     fields: Fields,
     request: Request,
     status: Status,
@@ -241,7 +235,7 @@ async def _answer_attempt(
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
         within = min(within or ORDER_ACCEPT_SECONDS, ORDER_ACCEPT_SECONDS)
-    attempt = await carry_out(await_outcome(pending, waits=waits), request, within)
+    attempt = await orders.carry_out(orders.await_outcome(pending, waits=waits), request, within)
     if attempt is None and waits:
         words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
@@ -257,7 +251,7 @@ async def _answer_pin(
 ) -> Response:
     """Return the generation that is pinned; it is known once the running attempt has ended."""
     within = fields.get("timeout")
-    live = await carry_out(pending, request, within)
+    live = await orders.carry_out(pending, request, within)
     if live is None:
         words = f"after {within:g} s an earlier order is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; this order goes on: see pinned in /status")

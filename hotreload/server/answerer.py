@@ -27,21 +27,10 @@ from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.kinds import Kind, whole_number
 from hotreload.server.api_schema.operation import Operation
+from hotreload.server.http import request_log
 from hotreload.server.http.keys import key_name
 from hotreload.server.http.limits import SharedCounter
 from hotreload.server.http.problems import Json, Refused, status_of
-from hotreload.server.http.request_log import (
-    CUT_SHORT,
-    FINGERPRINT_HEADER,
-    GENERATION_HEADER,
-    RequestHeaders,
-    add_to_access_log,
-    count_as,
-    generation_header,
-    headers_of,
-    origin_of,
-    while_connected,
-)
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.model import (
     EngineAnswer,
@@ -79,7 +68,7 @@ MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
 """The body's field that asks for an answer by this generation or a later one."""
 
 
-def _number_in(headers: RequestHeaders, name: str, words: str, most: int) -> int | None:
+def _number_in(headers: request_log.RequestHeaders, name: str, words: str, most: int) -> int | None:
     """Return the number in a header, None if there is none; BadRequest for anything else."""
     given = headers.get(name)
     if given is None:
@@ -91,11 +80,11 @@ def _number_in(headers: RequestHeaders, name: str, words: str, most: int) -> int
     return int(given)
 
 
-def wanted_weights(headers: RequestHeaders) -> ExactWeights | None:
+def wanted_weights(headers: request_log.RequestHeaders) -> ExactWeights | None:
     """Return the weights that the request asks for; None if any will do."""
     words = "the number of a generation"
-    number = _number_in(headers, GENERATION_HEADER, words, most=10**19)
-    fingerprint = headers.get(FINGERPRINT_HEADER)
+    number = _number_in(headers, request_log.GENERATION_HEADER, words, most=10**19)
+    fingerprint = headers.get(request_log.FINGERPRINT_HEADER)
     version = headers.get(WEIGHT_VERSION_HEADER)
     if number is None and fingerprint is version is None:
         return None
@@ -105,11 +94,11 @@ def wanted_weights(headers: RequestHeaders) -> ExactWeights | None:
 def take_min_generation(request: Request, fields: Fields) -> int:
     """Remove `min_generation` from the fields; return the larger of that and the header."""
     wanted: int = fields.pop("min_generation", 0)
-    headers, words = headers_of(request.scope), GENERATION_NUMBER.words
+    headers, words = request_log.headers_of(request.scope), GENERATION_NUMBER.words
     return max(wanted, _number_in(headers, MIN_GENERATION_HEADER, words, LARGEST_NUMBER) or 0)
 
 
-def session_of(headers: RequestHeaders) -> Hashable | None:
+def session_of(headers: request_log.RequestHeaders) -> Hashable | None:
     """Return a digest of the conversation's name; None if the request has none.
 
     Thousands of sessions are remembered: a digest is short whatever the name's length.
@@ -132,8 +121,8 @@ class AnswerFormatter(Protocol):
         ...
 
     def format_end(self, generation: Generation) -> list[Any]:
-        """Return the events to send after the last piece."""
-        ...
+        """Return the events to send after the last piece; as it is, none."""
+        return []
 
     def format_error(self, error: HotReloadError) -> Any:
         """Return the event to send when a stream that has begun fails."""
@@ -147,6 +136,8 @@ class ParsedRequest:
     fields: Fields
     formatter: AnswerFormatter
     at_least: int = 0
+    model: str = ""
+    """The name of the model that the request means."""
 
     @property
     def streams(self) -> bool:
@@ -166,6 +157,8 @@ class Answerer:
     limits: Limits
     running: SharedCounter = field(default_factory=SharedCounter)
     """Counts the requests in all processes that serve the same model."""
+    others: Mapping[str, Model] = field(default_factory=dict)
+    """Further models, by their names."""
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; `read` is its route's reader."""
@@ -187,22 +180,29 @@ class Answerer:
             for index, answer in enumerate(answers_in(item)):
                 client.note(index, answer)
         content = parsed.formatter.format_whole(item, opened.generation)
-        await client.send_json(content, opened.generation)
+        whole = Json(content, headers=request_log.generation_header(opened.generation))
+        await whole(client.scope, client.receive, client.send)
 
     async def _answer_stream(self, parsed: ParsedRequest, client: "_Client") -> None:
         began = time.perf_counter()
         out = EventWriter(client.scope, client.send)
         try:
             async with self._open_answer(parsed, client) as opened:
-                out.add_headers(generation_header(opened.generation))
+                out.add_headers(request_log.generation_header(opened.generation))
                 seconds = time.perf_counter() - began
                 self.metrics.first_token(seconds)
-                add_to_access_log(client.scope, first_token=round(seconds, 4))
-                await _send_stream(opened, parsed.formatter, client, out)
+                request_log.add_to_access_log(client.scope, first_token=round(seconds, 4))
+                async for piece in opened.items:
+                    assert isinstance(piece, dict)
+                    client.note(piece.get("index", 0), piece)
+                    for event in parsed.formatter.format_piece(piece, opened.generation):
+                        await out.write(event)
+                for event in parsed.formatter.format_end(opened.generation):
+                    await out.write(event)
         except HotReloadError as error:
             if not out.is_started:
                 raise
-            count_as(client.scope, status_of(error))
+            request_log.count_as(client.scope, status_of(error))
             await out.write(parsed.formatter.format_error(error))
         await out.end_with_done()
 
@@ -211,11 +211,12 @@ class Answerer:
         self, parsed: ParsedRequest, client: "_Client"
     ) -> AsyncIterator[StartedAnswer]:
         """Send the request to the model, until the deadline and while the client is connected."""
+        model = self.others.get(parsed.model, self.model)
         try:
             async with (
                 asyncio.timeout_at(client.until) as deadline,
-                while_connected(client.receive),
-                self.model.open_answer(client.to_model_request(parsed)) as opened,
+                request_log.while_connected(client.receive),
+                model.open_answer(client.to_model_request(parsed)) as opened,
             ):
                 yield opened
         except TimeoutError:
@@ -225,7 +226,7 @@ class Answerer:
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
         finally:
-            add_to_access_log(client.scope, tokens=client.tokens)
+            request_log.add_to_access_log(client.scope, tokens=client.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ class _Client:
 
     def to_model_request(self, parsed: ParsedRequest) -> ModelRequest:
         """Return the model's request, with the wishes of the headers."""
-        headers = headers_of(self.scope)
+        headers = request_log.headers_of(self.scope)
         return ModelRequest(
             parsed.fields,
             self.until,
@@ -254,7 +255,7 @@ class _Client:
             wanted_weights(headers),
             session_of(headers),
             NO_REPLAY_HEADER not in headers,
-            origin=origin_of(self.scope),
+            origin=request_log.origin_of(self.scope),
             key=key_name(self.scope),
         )
 
@@ -263,25 +264,7 @@ class _Client:
         self.answers[index] = answer
         ended = finish_reason(answer)
         if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
-            count_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
-
-    async def send_json(self, content: Any, generation: Generation) -> None:
-        """Send a whole answer."""
-        answer = Json(content, headers=generation_header(generation))
-        await answer(self.scope, self.receive, self.send)
-
-
-async def _send_stream(
-    opened: StartedAnswer, formatter: AnswerFormatter, client: _Client, out: EventWriter
-) -> None:
-    """Send a stream's pieces, and the events after the last one."""
-    async for piece in opened.items:
-        assert isinstance(piece, dict)
-        client.note(piece.get("index", 0), piece)
-        for event in formatter.format_piece(piece, opened.generation):
-            await out.write(event)
-    for event in formatter.format_end(opened.generation):
-        await out.write(event)
+            request_log.count_as(self.scope, int(ended.get("status_code") or request_log.CUT_SHORT))
 
 
 NameOf = Callable[[str, Collection[str]], str | None]

@@ -5,25 +5,21 @@ which are not live yet; `live` is the weights that answer clients.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 
 from fastapi import FastAPI
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.server.answerer import Answerer
-from hotreload.server.bare_app import AppRules, make_bare_app
+from hotreload.server.app import AppRules, make_bare_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
 from hotreload.server.http.limits import SharedCounters
 from hotreload.server.http.problems import OPENAI_PATHS, Json
 from hotreload.server.http.server_sockets import bind_tcp
-from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
 from hotreload.server.model_routes import DIALECTS, model_fields
 from hotreload.server.ports import Admitter, AnsweringEngine
@@ -69,35 +65,6 @@ class NoMetrics:
         """Count nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSwitch:
-    """A path of several models: each request goes to the app of the model that it names."""
-
-    apps: Mapping[str, ASGIApp]
-    """The first one answers requests that name none of the models; it refuses them."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        body = await request.body()
-        try:
-            asked = (await request.json()).get("model")
-        except (ValueError, AttributeError, RecursionError):  # the app says what is wrong
-            asked = None
-        first = next(iter(self.apps.values()))
-        app = self.apps.get(asked, first) if isinstance(asked, str) else first
-        await app(scope, _replay_body(body, receive), send)
-
-
-def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields the body again, and then the client's further messages."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def next_message() -> Message:
-        return left.pop() if left else await receive()
-
-    return next_message
-
-
 def create_candidate_app[P](
     candidate: Lease[AnsweringEngine[P]], live: Admitter[P], *, limits: Limits, token: str
 ) -> FastAPI:
@@ -112,16 +79,14 @@ def create_candidate_app[P](
         live=lambda: None,
         counts=SharedCounters(),
     )
-    ways: dict[str, Admitter[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
-    answerers = {
-        name: Answerer(LocalModel(way, metrics, limits), metrics, limits)
-        for name, way in ways.items()
-    }
-    for path, dialect in DIALECTS.items():
-        if path.startswith(OPENAI_PATHS):
-            routes = {name: dialect.route(path, each, name) for name, each in answerers.items()}
-            switch = ModelSwitch({name: route.app for name, route in routes.items()})
-            app.router.routes.append(Route(path, switch, methods=["POST"]))
+    model = LocalModel(SingleLease(candidate), metrics, limits)
+    others = {LIVE_MODEL: LocalModel(live, metrics, limits)}
+    answerer = Answerer(model, metrics, limits, others=others)
+    app.router.routes += [
+        dialect.route(path, answerer, CANDIDATE_MODEL)
+        for path, dialect in DIALECTS.items()
+        if path.startswith(OPENAI_PATHS)
+    ]
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -138,13 +103,7 @@ async def serve_at_loopback(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
     """Serve the app on a free port of 127.0.0.1 until the block ends; yield its URL."""
     with closing(bind_tcp(f"{LOOPBACK}:0")) as listener:
         port = listener.getsockname()[1]
-        server = HttpServer(
-            app,
-            socket_paths=SocketPaths(lambda event: None),
-            limits=limits,
-            graceful_seconds=0.0,
-            linger_seconds=0.0,
-        )
+        server = HttpServer(app, limits=limits, graceful_seconds=0.0, linger_seconds=0.0)
         serving = asyncio.create_task(server.serve([listener]), name="answer a command")
         try:
             yield f"http://{LOOPBACK}:{port}"

@@ -9,9 +9,9 @@ from pathlib import Path
 from socket import AF_UNIX, socket
 
 from hotreload.errors import AddressTaken, ConfigError
-from hotreload.server.bare_app import AppRules
-from hotreload.server.http.keys import ApiKeys, key_check
-from hotreload.server.http.peers import overflow_id
+from hotreload.server.app import AppRules
+from hotreload.server.http.keys import ApiKeys, Webhook, key_check
+from hotreload.server.http.senders import overflow_id
 from hotreload.server.http.server_sockets import (
     bind_tcp,
     bind_unix,
@@ -21,7 +21,6 @@ from hotreload.server.http.server_sockets import (
 )
 from hotreload.server.key_limits import KeyLimits
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
 

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
+from hotreload.server import text_generation
 from hotreload.server.answerer import (
     GENERATION_NUMBER,
     GIVEN,
@@ -40,30 +41,7 @@ from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter, 
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, Json, check_live, problem_fields
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.model import EngineAnswer, answers_in, count_prompts
-from hotreload.server.openai.answers import (
-    CHAT_SHAPE,
-    COMPLETION_SHAPE,
-    AnswerShape,
-    ChatCompletionFields,
-    CompletionFields,
-    OpenAIAnswer,
-)
-from hotreload.server.openai.requests import (
-    chat_request,
-    completion_request,
-    openai_name,
-    read_echoes,
-)
-from hotreload.server.openai.response_answers import ResponseAnswer, ResponseFields
-from hotreload.server.openai.response_requests import RESPONSES, response_request
-from hotreload.server.text_generation import (
-    TEXT_GENERATION,
-    TextGenerationFields,
-    TextGenerationFormatter,
-    generation_request,
-    text_generation_name,
-)
-from hotreload.server_limits import Limits
+from hotreload.server.openai import answers, requests, response_answers, response_requests
 from hotreload.types import Generation, StampFields
 
 
@@ -85,15 +63,19 @@ class Dialect:
     make_formatter: Callable[[Fields, str], AnswerFormatter]
     """Makes the formatter from the request's fields and the model's name."""
     required: str = ""
-    name_of: NameOf = openai_name
+    name_of: NameOf = requests.openai_name
     copies: str = "n"
     """The name of the number of answers to each prompt."""
 
-    async def read(self, request: Request, limits: Limits, model: str) -> ParsedRequest:
-        """Read a request to the model of this name."""
+    async def read(self, request: Request, answerer: Answerer, model: str) -> ParsedRequest:
+        """Read a request to the model of this name, or to one of the answerer's others."""
+        limits = answerer.limits
         given = self.known.check(await read_object(request, nesting=limits.nesting), limits)
         request.scope[GIVEN] = frozenset(given)
-        check_model(given.pop("model", ""), model)
+        asked = given.pop("model", "")
+        if asked in answerer.others:
+            model = asked
+        check_model(asked, model)
         if self.required and self.required not in given:
             words = f"{self.required} is missing"
             raise BadRequest(words, code="bad_field", param=self.required)
@@ -103,7 +85,7 @@ class Dialect:
         copies = to_engine.get("copies", 1)
         prompt = next((name for name in PROMPTS if name in given), "prompt")
         check_batch(prompts * copies, limits, self.copies if copies > 1 else prompt)
-        return ParsedRequest(to_engine, self.make_formatter(given, model), at_least)
+        return ParsedRequest(to_engine, self.make_formatter(given, model), at_least, model)
 
     @property
     def operation(self) -> Operation:
@@ -121,7 +103,7 @@ class Dialect:
 
     def route(self, path: str, answerer: Answerer, model: str) -> Route:
         """Build the route at this path to a model of this name."""
-        read = partial(self.read, limits=answerer.limits, model=model)
+        read = partial(self.read, answerer=answerer, model=model)
         app = ModelRoute(answerer, read, self.name_of, self.operation)
         return Route(path, app, methods=["POST"])
 
@@ -144,7 +126,7 @@ def _copies(sampling: Fields | list[Fields]) -> Fields:
     return {"copies": n} if n > 1 else {}
 
 
-class EngineFormatter:
+class EngineFormatter(AnswerFormatter):
     """Sends answers in the engine's own schema, with their generation in `meta_info`."""
 
     _stamp: StampFields | None = None
@@ -163,49 +145,39 @@ class EngineFormatter:
         answer["meta_info"] = {**answer.get("meta_info", {}), **self._stamp}
         return [answer]
 
-    def format_end(self, generation: Generation) -> list[Any]:
-        """Return no events."""
-        return []
-
     def format_error(self, error: HotReloadError) -> Any:
         """Return the problem, which takes the place of a piece."""
         return {"error": problem_fields(error)}
 
 
-def _choices_of(shape: AnswerShape, given: Fields, model: str) -> OpenAIAnswer:
+def _choices_of(shape: answers.AnswerShape, given: Fields, model: str) -> answers.OpenAIAnswer:
     options = given.get("stream_options", {})
-    return OpenAIAnswer(
+    return answers.OpenAIAnswer(
         shape=shape,
         model=model,
         copies=given.get("n", 1),
         has_usage=options.get("include_usage", False),
         has_usage_so_far=options.get("continuous_usage_stats", False),
-        echoes=read_echoes(given),
+        echoes=requests.read_echoes(given),
     )
 
 
-_PARAMETERS = (
-    Parameter(
-        MIN_GENERATION_HEADER,
-        GENERATION_NUMBER,
-        "Wait for this generation or a later one; 409 if it does not come in time.",
-        "header",
-    ),
-    *(
-        Parameter(name, kind, "Answer by exactly these weights; 409 if they are gone.", "header")
-        for name, kind in (
-            (GENERATION_HEADER, GENERATION_NUMBER),
-            (FINGERPRINT_HEADER, STRING),
-            (WEIGHT_VERSION_HEADER, STRING),
-        )
-    ),
-    *(
-        Parameter(
-            name, STRING, "Answer by the weights of this conversation's first answer.", "header"
-        )
-        for name in SESSION_HEADERS
-    ),
-    Parameter(NO_REPLAY_HEADER, STRING, "Do not keep this request; any value.", "header"),
+_EXACTLY = "Answer by exactly these weights; 409 if they are gone."
+_SESSION = "Answer by the weights of this conversation's first answer."
+_PARAMETERS = tuple(
+    Parameter(name, kind, words, "header")
+    for name, kind, words in (
+        (
+            MIN_GENERATION_HEADER,
+            GENERATION_NUMBER,
+            "Wait for this generation or a later one; 409 if it does not come in time.",
+        ),
+        (GENERATION_HEADER, GENERATION_NUMBER, _EXACTLY),
+        (FINGERPRINT_HEADER, STRING, _EXACTLY),
+        (WEIGHT_VERSION_HEADER, STRING, _EXACTLY),
+        *((name, STRING, _SESSION) for name in SESSION_HEADERS),
+        (NO_REPLAY_HEADER, STRING, "Do not keep this request; any value."),
+    )
 )
 DIALECTS: Mapping[str, Dialect] = {
     "/generate": Dialect(
@@ -219,35 +191,35 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     TEXT_GENERATION_PATH: Dialect(
         "Ask in the schema of huggingface_hub's client.",
-        TEXT_GENERATION,
-        list[TextGenerationFields],
-        generation_request,
-        lambda given, model: TextGenerationFormatter(given),
+        text_generation.TEXT_GENERATION,
+        list[text_generation.TextGenerationFields],
+        text_generation.generation_request,
+        lambda given, model: text_generation.TextGenerationFormatter(given),
         required="inputs",
-        name_of=text_generation_name,
+        name_of=text_generation.text_generation_name,
     ),
     "/v1/completions": Dialect(
         "OpenAI's completions.",
         COMPLETION,
-        CompletionFields,
-        completion_request,
-        partial(_choices_of, COMPLETION_SHAPE),
+        answers.CompletionFields,
+        requests.completion_request,
+        partial(_choices_of, answers.COMPLETION_SHAPE),
         required="prompt",
     ),
     "/v1/chat/completions": Dialect(
         "OpenAI's chat completions.",
         CHAT,
-        ChatCompletionFields,
-        chat_request,
-        partial(_choices_of, CHAT_SHAPE),
+        answers.ChatCompletionFields,
+        requests.chat_request,
+        partial(_choices_of, answers.CHAT_SHAPE),
         required="messages",
     ),
     "/v1/responses": Dialect(
         "OpenAI's responses, of text and without state.",
-        RESPONSES,
-        ResponseFields,
-        response_request,
-        ResponseAnswer,
+        response_requests.RESPONSES,
+        response_answers.ResponseFields,
+        response_requests.response_request,
+        response_answers.ResponseAnswer,
         required="input",
     ),
 }

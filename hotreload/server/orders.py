@@ -3,19 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from starlette.requests import Request
 
-from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
-from hotreload.server.http.peers import peer_of_request
 from hotreload.server.http.request_log import client_address, while_connected
+from hotreload.server.http.senders import peer_of_request
 from hotreload.server.ports import Entrance
-from hotreload.types import Attempt, By, Generation
+from hotreload.types import Attempt, By
 
 log = logging.getLogger("hotreload.server")
 
@@ -91,39 +89,3 @@ async def abort[P](entrance: Entrance[P], rid: str | None = None) -> None:
 async def flush_all[P](entrance: Entrance[P]) -> int:
     """Drop cached prefixes that no running request uses, in all engines; return their tokens."""
     return sum(await asyncio.gather(*(engine.switch.flush() for engine in entrance.engines())))
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerOrders[P]:
-    """Orders in the form of other servers: load a folder, or name the live weights."""
-
-    operator: Callable[[], Operator]
-    entrance: Entrance[P]
-
-    async def update(
-        self, request: Request, folder: str, *, version: str = "", aborts: bool = False
-    ) -> Attempt:
-        """Make this folder's weights live under this version; return the attempt's end.
-
-        With `aborts` all running requests are aborted once the order is accepted.
-        """
-        check_name(folder)
-        by = requester("reload", request, route=request.url.path)
-        pending = self.operator().reload(folder, by=by, force=False, version=version)
-
-        async def outcome() -> Attempt:
-            promise = await pending
-            if aborts:
-                await abort(self.entrance)
-            return await asyncio.shield(promise)  # other requests may wait for it, too
-
-        attempt = await carry_out(outcome(), request)
-        assert attempt is not None, "there is no deadline"
-        return attempt
-
-    async def name(self, request: Request, version: str, *, aborts: bool = False) -> Generation:
-        """Give the live weights this version; with `aborts`, abort all running requests first."""
-        if aborts:
-            await abort(self.entrance)
-        by = requester("version", request, route=request.url.path)
-        return await self.operator().name_live(version, by=by)

@@ -6,12 +6,12 @@ from typing import TypedDict
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.answerer import MIN_GENERATION, AnswerFormatter
 from hotreload.server.api_schema import kinds
 from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
 from hotreload.server.http.problems import Refused, text_generation_fields
 from hotreload.server.model import EngineAnswer
-from hotreload.server.openai.answers import Choice, NewTokens
+from hotreload.server.openai.answers import Choice
 from hotreload.server.openai.requests import completion_request
 from hotreload.types import Generation, StampFields
 
@@ -105,7 +105,7 @@ def _grammar(wanted: Fields) -> Fields:
     raise BadRequest(f"{path}: {words}", code="bad_field", param=path)
 
 
-class TextGenerationFormatter:
+class TextGenerationFormatter(AnswerFormatter):
     """Formats one answer; remembers the part that was sent already."""
 
     def __init__(self, fields: Fields) -> None:
@@ -124,7 +124,11 @@ class TextGenerationFormatter:
         fields: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
         if self._has_details:
             new = self._choice.take_new_logprobs(item)
-            fields["details"] = {**self._end_details(ended), "prefill": [], "tokens": _tokens(new)}
+            tokens = [
+                {"id": id, "text": text, "logprob": logprob, "special": False}
+                for logprob, id, text in (new.tokens if new is not None else ())
+            ]
+            fields["details"] = {**self._end_details(ended), "prefill": [], "tokens": tokens}
         else:
             self._end_details(ended)  # raises if the answer was cut short
         return [fields]
@@ -142,10 +146,6 @@ class TextGenerationFormatter:
             fields["generated_text"] = self._before + self._text
             fields["details"] = {**self._end_details(ended), "input_length": self._choice.usage[0]}
         return [fields]
-
-    def format_end(self, generation: Generation) -> list[Fields]:
-        """Return no events."""
-        return []
 
     def format_error(self, error: HotReloadError) -> Fields:
         """Return the error that the client raises in place of the next piece."""
@@ -172,13 +172,6 @@ class TextGenerationFormatter:
             "generated_tokens": self._choice.usage[2],
             "seed": self._seed,
         }
-
-
-def _tokens(new: NewTokens | None) -> list[Fields]:
-    return [
-        {"id": id, "text": text, "logprob": logprob, "special": False}
-        for logprob, id, text in (new.tokens if new is not None else ())
-    ]
 
 
 def _stamp(generation: Generation) -> Fields:

@@ -26,11 +26,10 @@ from hotreload.picture.picture import VerdictFields
 from hotreload.picture.status import Documents, LeavesFields, Status, StatusFields
 from hotreload.server.api_schema.kinds import STRING, whole_number
 from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter
-from hotreload.server.http.browsers import check_same_site
 from hotreload.server.http.keys import AdminCheck, key_name
-from hotreload.server.http.peers import Peer
 from hotreload.server.http.problems import Json, Refused
 from hotreload.server.http.request_log import while_connected
+from hotreload.server.http.senders import Peer, check_same_site
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.ports import MetricsPage
 from hotreload.server_limits import Limits
@@ -241,18 +240,10 @@ PAGE_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-PAGE_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-    )
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
 )
 PAGE_HEADERS = {
     "Content-Security-Policy": PAGE_POLICY,

@@ -28,7 +28,7 @@ from hotreload.errors import (
 )
 from hotreload.events import StateSaved
 from hotreload.server import admin
-from hotreload.server.http import peers
+from hotreload.server.http import senders
 from hotreload.types import Outcome, Reason
 from tests.server.world import FIRST, World, attempt, serve
 
@@ -510,15 +510,15 @@ async def test_the_overflow_ids_let_nobody_administrate_though_they_are_the_daem
 async def test_the_overflow_ids_are_those_of_this_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "OVERFLOW", tmp_path)
-    assert (peers.overflow_id("uid"), peers.overflow_id("gid")) == (NOBODY, NOBODY)
+    monkeypatch.setattr(senders, "OVERFLOW", tmp_path)
+    assert (senders.overflow_id("uid"), senders.overflow_id("gid")) == (NOBODY, NOBODY)
     (tmp_path / "overflowuid").write_text("4711\n")
     (tmp_path / "overflowgid").write_text("4712\n")
-    assert (peers.overflow_id("uid"), peers.overflow_id("gid")) == (4711, 4712)
+    assert (senders.overflow_id("uid"), senders.overflow_id("gid")) == (4711, 4712)
 
 
 async def test_the_kernel_says_who_connected() -> None:
-    from hotreload.server.http.peers import peer_of
+    from hotreload.server.http.senders import peer_of
 
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -12,12 +12,12 @@ from starlette.routing import Route
 from hotreload.features import FEATURES
 from hotreload.server.api_schema.openapi import describe
 from hotreload.server.http.keys import OPEN_PATHS, ApiKeys
+from hotreload.server.http.keys import WEBHOOK_PATH as WEBHOOK
 from hotreload.server.http.request_log import (
     COUNTED_AS_OTHER,
     COUNTED_FROM_THE_START,
     COUNTED_ONCE_ASKED,
 )
-from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import UNNAMED, Limits
 from tests.features.given import parts_of
 from tests.server.fuzz import fuzz

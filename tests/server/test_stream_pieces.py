@@ -88,7 +88,7 @@ async def test_a_piece_that_must_wait_goes_the_way_that_has_a_deadline(world: Wo
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     (connection,) = world.connections
     assert isinstance(connection, PeerProtocol)
-    write = connection._app_of_connection._extensions["write_at_once"]
+    write = connection._app_of_connection.extensions["write_at_once"]
     assert write(b"data: 1\n\n")
     connection.flow.pause_writing()
     assert not write(b"data: 2\n\n")

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.webhook import Webhook
+from hotreload.server.http.keys import Webhook
 from tests.server.world import serve
 from tests.waiting import PATIENCE
 

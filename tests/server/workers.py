@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.server.bare_app import AppRules, create_worker_app
+from hotreload.server.app import AppRules, create_worker_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.limits import CounterMemory
 from hotreload.server.model import Model

@@ -27,13 +27,11 @@ from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaFigures
 from hotreload.picture.status import Documents, Status
 from hotreload.server.api_schema.operation import Operation
-from hotreload.server.app import create_app
-from hotreload.server.bare_app import AppRules
+from hotreload.server.app import AppRules, create_app
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.keys import ApiKeys, key_check
+from hotreload.server.http.keys import ApiKeys, Webhook, key_check
 from hotreload.server.http.server_sockets import TlsPair, bind_tcp, bind_unix
 from hotreload.server.http.socket_paths import SocketPaths
-from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.types import (

@@ -11,13 +11,6 @@ from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.api_schema import kinds
-from hotreload.server.api_schema.kinds import (
-    Kind,
-    is_number,
-    number,
-    one_or_list,
-    whole_number,
-)
 from hotreload.server.api_schema.operation import check_kinds
 from hotreload.server_limits import Limits
 
@@ -86,7 +79,7 @@ still support one of them.
 class KnownFields:
     """The fields of one object that clients of any known server may send."""
 
-    supported: Mapping[str, Kind]
+    supported: Mapping[str, kinds.Kind]
     unsupported: Set[str]
     """Fields that are not supported, and are accepted only with an idle value."""
     ignored: Set[str] = frozenset()
@@ -105,17 +98,17 @@ class KnownFields:
         return self.own_idle.get(name, IDLE_VALUES.get(name, usual))
 
     @property
-    def accepted_kinds(self) -> Mapping[str, Kind]:
+    def accepted_kinds(self) -> Mapping[str, kinds.Kind]:
         """The supported fields and the ignored ones."""
         return {**dict.fromkeys(sorted(self.ignored), kinds.ANYTHING), **self.supported}
 
     @property
-    def as_field_kind(self) -> Kind:
+    def as_field_kind(self) -> kinds.Kind:
         """The kind of a field whose value is an object of these fields."""
         types = {name: kind.type for name, kind in self.supported.items()}
         title = self.within.rstrip(".").title().replace("_", "")
         made = TypedDict(title, types, total=False)  # type: ignore[misc]  # of a table
-        return Kind("an object", made, Fields)
+        return kinds.Kind("an object", made, Fields)
 
     def check(self, given: Fields, limits: Limits) -> Fields:
         """Return the fields that are not idle; BadRequest for a wrong or unsupported one."""
@@ -152,7 +145,7 @@ def is_idle(value: Any, idle: IdleValues = EMPTY_VALUES) -> bool:
 
 def _is_same(value: Any, other: Any) -> bool:
     """Compare as JSON does: false is not 0, and 1.0 is 1."""
-    are_alike = type(value) is type(other) or (is_number(value) and is_number(other))
+    are_alike = type(value) is type(other) or (kinds.is_number(value) and kinds.is_number(other))
     return are_alike and bool(value == other)
 
 
@@ -183,7 +176,7 @@ SAMPLING_PARAMS = KnownFields(
                 structural_tag temperature top_k top_p
                 """
             ),
-            Kind("what the engine takes"),
+            kinds.Kind("what the engine takes"),
         ),
         "n": kinds.CHOICES,
     },
@@ -199,14 +192,14 @@ SAMPLING_PARAMS = KnownFields(
 GENERATE = KnownFields(
     supported={
         "model": kinds.STRING,
-        "rid": one_or_list("a string", str),
-        "text": one_or_list("a string", str),
+        "rid": kinds.one_or_list("a string", str),
+        "text": kinds.one_or_list("a string", str),
         "input_ids": kinds.IDS_OR_BATCH,
-        "sampling_params": one_or_list("an object", dict),
+        "sampling_params": kinds.one_or_list("an object", dict),
         "stream": kinds.BOOLEAN,
-        "return_logprob": one_or_list("a boolean", bool),
-        "logprob_start_len": one_or_list("an integer", int),
-        "top_logprobs_num": one_or_list("an integer", int),
+        "return_logprob": kinds.one_or_list("a boolean", bool),
+        "logprob_start_len": kinds.one_or_list("an integer", int),
+        "top_logprobs_num": kinds.one_or_list("an integer", int),
         "token_ids_logprob": kinds.IDS_OR_BATCH,
         "return_text_in_logprobs": kinds.BOOLEAN,
         **MIN_GENERATION,
@@ -236,17 +229,17 @@ GENERATE = KnownFields(
 
 # --- OpenAI's routes -------------------------------------------------------------------------
 
-SAMPLING: Mapping[str, tuple[str, Kind]] = {
-    "temperature": ("temperature", number(0, 100)),
+SAMPLING: Mapping[str, tuple[str, kinds.Kind]] = {
+    "temperature": ("temperature", kinds.number(0, 100)),
     "top_p": ("top_p", kinds.TOP_P),
-    "frequency_penalty": ("frequency_penalty", number(-2, 2)),
-    "presence_penalty": ("presence_penalty", number(-2, 2)),
-    "seed": ("sampling_seed", whole_number(-(2**63), 2**63 - 1)),
+    "frequency_penalty": ("frequency_penalty", kinds.number(-2, 2)),
+    "presence_penalty": ("presence_penalty", kinds.number(-2, 2)),
+    "seed": ("sampling_seed", kinds.whole_number(-(2**63), 2**63 - 1)),
     "stop": ("stop", kinds.STOP),
     # Not in OpenAI's API, but the engine has them; clients send them in `extra_body`.
     "top_k": ("top_k", kinds.TOP_K),
-    "min_p": ("min_p", number(0, 1)),
-    "repetition_penalty": ("repetition_penalty", number(0, 2)),
+    "min_p": ("min_p", kinds.number(0, 1)),
+    "repetition_penalty": ("repetition_penalty", kinds.number(0, 2)),
     "min_tokens": ("min_new_tokens", kinds.TOKENS),
     "stop_token_ids": ("stop_token_ids", kinds.IDS),
     "ignore_eos": ("ignore_eos", kinds.BOOLEAN),
@@ -261,7 +254,7 @@ STREAM_OPTIONS = KnownFields(
     within="stream_options.",
     own_idle=dict.fromkeys(("include_usage", "continuous_usage_stats"), (False,)),
 )
-_COMMON: Mapping[str, Kind] = {
+_COMMON: Mapping[str, kinds.Kind] = {
     "model": kinds.STRING,
     "n": kinds.CHOICES,
     "max_tokens": kinds.TOKENS,
@@ -287,7 +280,7 @@ _OPENAI_UNSUPPORTED = _UNSUPPORTED | _names(
 )
 
 
-def _openai(more: Mapping[str, Kind], own_idle: Mapping[str, IdleValues]) -> KnownFields:
+def _openai(more: Mapping[str, kinds.Kind], own_idle: Mapping[str, IdleValues]) -> KnownFields:
     supported = {**_COMMON, **more}
     unsupported = _OPENAI_UNSUPPORTED - supported.keys()
     nested = {"stream_options": STREAM_OPTIONS}
@@ -295,7 +288,7 @@ def _openai(more: Mapping[str, Kind], own_idle: Mapping[str, IdleValues]) -> Kno
 
 
 COMPLETION = _openai(
-    {"prompt": kinds.PROMPT, "logprobs": whole_number(0, 20), "echo": kinds.BOOLEAN},
+    {"prompt": kinds.PROMPT, "logprobs": kinds.whole_number(0, 20), "echo": kinds.BOOLEAN},
     {"echo": (False,)},
 )
 CHAT = _openai(
@@ -303,7 +296,7 @@ CHAT = _openai(
         "messages": kinds.MESSAGES,
         "max_completion_tokens": kinds.TOKENS,
         "logprobs": kinds.BOOLEAN,
-        "top_logprobs": whole_number(0, 20),
+        "top_logprobs": kinds.whole_number(0, 20),
         "response_format": kinds.OBJECT,
         "reasoning_effort": kinds.STRING,
         "chat_template_kwargs": kinds.OBJECT,

@@ -194,7 +194,8 @@ class _Page:
         }
 
     def _answers(self, path: str, operation: Operation, more: Sequence[int]) -> Fields:
-        refusal = _refusal(path)
+        is_openai = path.startswith(OPENAI_PATHS)
+        refusal = {JSON_TYPE: OpenAIErrorFields} if is_openai else {PROBLEM: ProblemFields}
         answers: dict[int, Fields] = dict.fromkeys((*ANY, *operation.refusals, *more), refusal)
         for status, answer in operation.others.items():
             answers[status] = {JSON_TYPE: answer, **answers.get(status, {})}
@@ -217,12 +218,6 @@ class _Page:
                 media: {"schema": self.add(kind)} for media, kind in content.items()
             }
         return fields
-
-
-def _refusal(path: str) -> Fields:
-    if path.startswith(OPENAI_PATHS):
-        return {JSON_TYPE: OpenAIErrorFields}
-    return {PROBLEM: ProblemFields}
 
 
 class _PlainSchema(GenerateJsonSchema):

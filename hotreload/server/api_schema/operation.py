@@ -14,7 +14,7 @@ from starlette.requests import Request
 from hotreload.errors import BadRequest, cut, did_you_mean, show_value
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.kinds import Kind
-from hotreload.server.http.browsers import check_sender
+from hotreload.server.http.senders import check_sender
 
 TEXT, EVENTS = "text/plain", "text/event-stream"
 MOST_ITEMS_CHECKED = 1000

@@ -5,18 +5,18 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 import h11
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hotreload.server.http.limits import ConnectionSlots, headers_too_long
-from hotreload.server.http.peers import HangUpWatch, count_unread, peer_of_transport
-from hotreload.server.http.problems import Refused, problem_of
+from hotreload.server.http.problems import Refused, raw_answer
 from hotreload.server.http.request_log import generation_header
+from hotreload.server.http.senders import HangUpWatch, count_unread, peer_of
 from hotreload.server.http.sse import EVENT_STREAM
 from hotreload.server.ports import OtherProcess
 from hotreload.types import Generation
@@ -67,7 +67,8 @@ class PeerProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a slot, read the peer's identity, and start the deadline of the first request."""
         super().connection_made(transport)
-        is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
+        connection = transport.get_extra_info("socket")
+        is_local = connection.family == socket.AF_UNIX
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._slots = self._all_slots[is_local]
         if self._first_bytes is not None:
@@ -75,14 +76,19 @@ class PeerProtocol(H11Protocol):
         elif not self._slots.take_slot(self):
             self._refuse(_all_slots_taken())
             return
-        _send_at_once(transport)
-        extensions: dict[str, Callable[..., Any]] = {
+        extensions: dict[str, Any] = {
             "hang_up": transport.abort,
             "watch_reader": self._watch_reader,
             "was_cut_off": lambda: self._was_cut_off,
             "write_at_once": self._write_at_once,
         }
-        self.app = self._app_of_connection = _AppOfConnection(self.app, transport, extensions)
+        if is_local:
+            extensions["peer"] = peer_of(connection)
+        else:
+            # Without it each piece of a stream waits up to 40 ms for an acknowledgement. asyncio
+            # sets it only on sockets that name their protocol, which accepted sockets do not.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.app = self._app_of_connection = _AppOfConnection(self.app, extensions)
         self._start_header_deadline()
         if self._first_bytes:
             self.data_received(self._first_bytes)
@@ -198,17 +204,7 @@ class PeerProtocol(H11Protocol):
     def _refuse(self, fault: Refused) -> None:
         """Write this error as the answer, and close the connection."""
         live = self._live()
-        problem = problem_of(fault)
-        problem.headers.update(generation_header(live) if live else {})
-        headers = [*problem.raw_headers, (b"connection", b"close")]
-        status = problem.status_code
-        reason = HTTPStatus(status).phrase.encode()
-        for event in (
-            h11.Response(status_code=status, headers=headers, reason=reason),
-            h11.Data(data=bytes(problem.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write(raw_answer(fault, generation_header(live) if live else {}))
         self.transport.close()
         self._watch_reader(self._arrival_seconds)
 
@@ -255,14 +251,11 @@ class PeerProtocol(H11Protocol):
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
-    def _watch_reader(self, seconds: float) -> None:
+    def _watch_reader(self, seconds: float, checks_left: int = MOST_READ_CHECKS) -> None:
         """Hang up if the client reads nothing of the written answer for this long.
 
         A normal close would wait for the client without a limit and keep the descriptor.
         """
-        self._check_reader_later(seconds, MOST_READ_CHECKS)
-
-    def _check_reader_later(self, seconds: float, checks_left: int) -> None:
         self._stop_watching_reader()
         if unsent := self.transport.get_write_buffer_size():
             check = partial(self._check_reader, unsent, seconds, checks_left - 1)
@@ -274,7 +267,7 @@ class PeerProtocol(H11Protocol):
         if self.transport.get_write_buffer_size() >= unsent or not checks_left:
             self.transport.abort()
         else:
-            self._check_reader_later(seconds, checks_left)
+            self._watch_reader(seconds, checks_left)
 
     def _stop_watching_reader(self) -> None:
         if self._reading is not None:
@@ -290,22 +283,17 @@ class PeerProtocol(H11Protocol):
             self._deadline = None
 
 
+@dataclass(slots=True)
 class _AppOfConnection:
     """Calls the app with this connection's peer and controls in the scope."""
 
-    def __init__(
-        self, app: Any, transport: asyncio.Transport, extensions: Mapping[str, Callable[..., Any]]
-    ) -> None:
-        """`extensions` are the calls by which the app controls the connection."""
-        self._app = app
-        self._extensions: dict[str, Any] = {**extensions}
-        peer = peer_of_transport(transport)
-        if peer is not None:
-            self._extensions["peer"] = peer
-        self.sends_events = False
-        """True if the current answer is a stream of server-sent events."""
-        self.sends_chunks = False
-        """True if h11 sends each piece of that stream as a chunk of its own."""
+    app: ASGIApp
+    extensions: dict[str, Any]
+    """The peer, and the calls by which the app controls the connection."""
+    sends_events: bool = False
+    """True if the current answer is a stream of server-sent events."""
+    sends_chunks: bool = False
+    """True if h11 sends each piece of that stream as a chunk of its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def note_head(message: Message) -> None:
@@ -316,18 +304,8 @@ class _AppOfConnection:
                 self.sends_chunks = self.sends_events and has_body and knows_chunks
             await send(message)
 
-        scope["extensions"] = self._extensions
-        await self._app(scope, receive, note_head)
-
-
-def _send_at_once(transport: asyncio.Transport) -> None:
-    """Set TCP_NODELAY: without it each piece of a stream waits up to 40 ms for an acknowledgement.
-
-    asyncio sets it only on sockets that name their protocol, which accepted sockets do not.
-    """
-    wrapped = transport.get_extra_info("socket")
-    if wrapped.family != socket.AF_UNIX:
-        wrapped.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        scope["extensions"] = self.extensions
+        await self.app(scope, receive, note_head)
 
 
 def _all_slots_taken() -> Refused:

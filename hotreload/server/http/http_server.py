@@ -11,6 +11,7 @@ import math
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -49,7 +50,7 @@ class HttpServer(uvicorn.Server):
         self,
         app: FastAPI,
         *,
-        socket_paths: SocketPaths,
+        socket_paths: SocketPaths | None = None,
         limits: Limits | None = None,
         graceful_seconds: float = 30.0,
         linger_seconds: float | None = None,
@@ -57,7 +58,10 @@ class HttpServer(uvicorn.Server):
         counts: SharedCounters | None = None,
         other_process: OtherProcess | None = None,
     ) -> None:
-        """`other_process` answers some of the requests, and shares the `counts`."""
+        """`other_process` answers some of the requests, and shares the `counts`.
+
+        Without `socket_paths` nothing is published of removed paths.
+        """
         limits, counts = limits or Limits(), counts or SharedCounters()
         other_process = other_process or OtherProcess()
         self._feeds = app.state.feeds
@@ -72,7 +76,7 @@ class HttpServer(uvicorn.Server):
         """The replicas whose gates are open."""
         self._stopping = asyncio.Event()
         self._has_left = asyncio.Event()
-        self._socket_paths = socket_paths
+        self._socket_paths = socket_paths or SocketPaths()
         self._other_process = other_process
         self._slots = {
             is_local: ConnectionSlots(
@@ -90,7 +94,21 @@ class HttpServer(uvicorn.Server):
             slots=self._slots,
             other_process=other_process,
         )
-        super().__init__(_config(app, protocol, limits))
+        config = uvicorn.Config(
+            app,
+            http=protocol,  # type: ignore[arg-type]  # uvicorn takes any callable that makes a protocol
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
+        )
+        super().__init__(config)
 
     async def serve(
         self, sockets: Sequence[socket.socket] | None = None, tls: TlsPair | None = None
@@ -119,28 +137,23 @@ class HttpServer(uvicorn.Server):
         at_once = [each for each in sockets or [] if each not in late]
         if self.held_by_systemd:  # asyncio closes the duplicates; the daemon refuses late clients
             at_once = [each.dup() for each in at_once]
-        await self._accept_on(at_once)
-        for_views = self.servers
+        self.servers = [await self._accept_on(each) for each in at_once]
         if late:
             await self._may_accept.wait()
-        if late and not self._stopping.is_set():
-            await self._accept_on(late)
-            self.servers += for_views
+        if not self._stopping.is_set():
+            self.servers += [await self._accept_on(each) for each in late]
+        self.started = True
 
-    async def _accept_on(self, listeners: Sequence[socket.socket]) -> None:
-        by_tls = [each for each in listeners if self._tls and each.family != socket.AF_UNIX]
-        await super().startup([each for each in listeners if each not in by_tls])
-        for each in by_tls:
-            assert self._tls is not None, "there is a certificate"
-            server = await asyncio.get_running_loop().create_server(
-                self._connection,
-                sock=each,
-                ssl=self._tls.context,
-                backlog=BACKLOG,
-                ssl_handshake_timeout=self._limits.arrival_seconds,
-                ssl_shutdown_timeout=self._limits.write_seconds,
-            )
-            self.servers.append(server)
+    async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
+        by_tls: dict[str, Any] = {}
+        if self._tls is not None and listener.family != socket.AF_UNIX:
+            by_tls = {
+                "ssl": self._tls.context,
+                "ssl_handshake_timeout": self._limits.arrival_seconds,
+                "ssl_shutdown_timeout": self._limits.write_seconds,
+            }
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self._connection, sock=listener, backlog=BACKLOG, **by_tls)
 
     async def _replace_socket(self, listener: socket.socket) -> None:
         """Serve on a new socket, and no longer on the one whose path it has taken.
@@ -151,9 +164,7 @@ class HttpServer(uvicorn.Server):
         former = [
             each for each in self.servers if name in [at.getsockname() for at in each.sockets]
         ]
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
-        self.servers.append(server)
+        self.servers.append(await self._accept_on(listener))
         await asyncio.sleep(ACCEPT_SECONDS)
         for each in former:
             each.close()
@@ -264,20 +275,3 @@ class HttpServer(uvicorn.Server):
             checks[connection] = checks[connection] + 1 if connection.is_idle else 0
             if checks[connection] * FLUSH_SECONDS > self.linger_seconds:
                 connection.shutdown()
-
-
-def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=protocol,  # type: ignore[arg-type]  # uvicorn takes any callable that makes a protocol
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        backlog=BACKLOG,
-        h11_max_incomplete_event_size=limits.header_bytes,
-        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
-    )

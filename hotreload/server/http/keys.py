@@ -1,4 +1,4 @@
-"""API keys and admin keys of clients over TCP, and the check of administrators.
+"""API keys and admin keys of clients over TCP, the check of administrators, and the hub's secret.
 
 Clients of the unix socket need no key: the kernel names their process.
 """
@@ -7,25 +7,33 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotreload.server.http.browsers import is_from_a_page, is_own_page
-from hotreload.server.http.peers import Peer, overflow_id, peer_of_request
-from hotreload.server.http.problems import Refused
+from hotreload.json_fields import Fields
+from hotreload.server.api_schema.operation import Operation
+from hotreload.server.http.problems import Json, Refused, problem_of
 from hotreload.server.http.request_log import add_to_access_log, client_address
-from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server.http.senders import (
+    Peer,
+    is_from_a_page,
+    is_own_page,
+    overflow_id,
+    peer_of_request,
+)
 from hotreload.server_limits import KeyTerms
 
 log = logging.getLogger("hotreload.server")
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/metrics", WEBHOOK})
+WEBHOOK_PATH = "/webhook/huggingface"
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/metrics", WEBHOOK_PATH})
 """Paths that need no key: load balancers and gateways have none, and the webhook has a secret of
 its own."""
 FAILURE_LOG_SECONDS = 60.0
@@ -91,6 +99,11 @@ class KeyCheck:
         if name:
             add_to_access_log(scope, key=name)
 
+    def check_over_tcp(self, scope: Scope) -> None:
+        """Check the key of a request over TCP, unless its path needs none."""
+        if not _is_open(scope):
+            self(scope)
+
     def knows(self, scope: Scope) -> bool:
         """True if the request has a key of these files; counts nothing."""
         return self._name_of(_given_key(scope)) is not None
@@ -124,15 +137,15 @@ def key_check(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | No
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKeyMiddleware:
-    """Answers 401 to requests over TCP without a valid key."""
+class CheckMiddleware:
+    """Lets a request through unless one of the checks raises Refused."""
 
     app: ASGIApp
-    check: KeyCheck
+    checks: Sequence[Callable[[Scope], None]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_open(scope):
-            self.check(scope)
+        for check in self.checks:
+            check(scope)
         await self.app(scope, receive, send)
 
 
@@ -181,8 +194,6 @@ class AdminCheck:
     group: int | None = None
     keys: KeyCheck | None = None
     """None if no admin keys are configured: then no client over TCP passes."""
-    _nobody: int = field(default_factory=partial(overflow_id, "uid"))
-    _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
 
     async def __call__(self, request: Request) -> None:
         """Raise Refused with 403 or 401 unless the sender may change the live weights."""
@@ -214,8 +225,8 @@ class AdminCheck:
         return True
 
     def _is_admin(self, peer: Peer) -> bool:
-        users = {0, os.geteuid()} - {self._nobody}
-        groups = {self.group} - {None, self._nogroup}
+        users = {0, os.geteuid()} - {overflow_id("uid")}
+        groups = {self.group} - {None, overflow_id("gid")}
         return peer.uid in users or bool(groups & peer.groups)
 
     def _refusal(self, request: Request, words: str, peer: Peer | None) -> Refused:
@@ -223,3 +234,51 @@ class AdminCheck:
         sender = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
         log.warning("admin.refused", extra={"path": request.url.path, **sender})
         return Refused(403, "forbidden", words)
+
+
+# --- the hub's webhook ----------------------------------------------------------------------------
+
+_SECRET = "X-Webhook-Secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """The secret that the sender must know, and the function to call."""
+
+    secret: str = field(repr=False)
+    wake: Callable[[str], None]
+
+
+def webhook_route(webhook: Webhook | None) -> Route:
+    """Build the route, which makes the source look for a checkpoint; 404 without a secret.
+
+    The body of the call is not trusted and not read.
+    """
+
+    @Operation(
+        "Look for a new checkpoint now, because the hub has one.",
+        Fields,
+        (401, 403, 404),
+        success=202,
+        security=({"WebhookSecret": ()},),
+    )
+    async def receive_call(request: Request) -> Response:
+        refusal = _refusal_of(webhook, request.headers.get(_SECRET))
+        if refusal is not None:
+            log.info("webhook.refused", extra={"code": refusal.code})
+            return problem_of(refusal)
+        assert webhook is not None
+        webhook.wake("webhook")
+        return Json({"ok": True}, 202)
+
+    return Route(WEBHOOK_PATH, receive_call, methods=["POST"])
+
+
+def _refusal_of(webhook: Webhook | None, given: str | None) -> Refused | None:
+    if webhook is None:
+        return Refused(404, "no_webhook", "no webhook is configured ([source] webhook)")
+    if given is None:
+        return Refused(401, "no_secret", f"send the webhook's secret in {_SECRET}")
+    if not hmac.compare_digest(given.encode(), webhook.secret.encode()):
+        return Refused(403, "wrong_secret", f"{_SECRET} is not the secret of [source] webhook")
+    return None

@@ -102,11 +102,8 @@ class CounterMemory:
 
     def of(self, process: int) -> SharedCounters:
         """Return the counters as the process of this index sees them."""
-        return SharedCounters(*(SharedCounter(self._column(at), process) for at in range(COLUMNS)))
-
-    def _column(self, at: int) -> memoryview:
-        cells: memoryview = self._cells[at::COLUMNS]
-        return cells
+        columns = [self._cells[at::COLUMNS] for at in range(COLUMNS)]
+        return SharedCounters(*(SharedCounter(column, process) for column in columns))
 
 
 # --- connections ----------------------------------------------------------------------------------

@@ -10,24 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.errors import (
-    MOST_WORDS,
-    BadRequest,
-    Busy,
-    CheckpointRejected,
-    EngineLost,
-    GenerationGone,
-    HotReloadError,
-    NothingOfThatName,
-    NotNewEnough,
-    NotSaved,
-    NotServing,
-    SourceUnavailable,
-    Superseded,
-    TryAgain,
-    cut,
-    show_value,
-)
+from hotreload import errors
+from hotreload.errors import MOST_WORDS, HotReloadError, cut, show_value
 from hotreload.types import Generation
 
 RETRY_AFTER = 5
@@ -40,18 +24,18 @@ UNKNOWN_NAME = 422
 """The status for an operator's name that does not exist."""
 
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
-    (NothingOfThatName, UNKNOWN_NAME),
-    (BadRequest, 400),
-    (Busy, 409),
-    (Superseded, 409),
-    (NotNewEnough, 409),
-    (GenerationGone, 409),
-    (CheckpointRejected, 422),
-    (SourceUnavailable, UNKNOWN_NAME),
-    (TryAgain, 503),
-    (NotServing, 503),
-    (NotSaved, 503),
-    (EngineLost, 503),
+    (errors.NothingOfThatName, UNKNOWN_NAME),
+    (errors.BadRequest, 400),
+    (errors.Busy, 409),
+    (errors.Superseded, 409),
+    (errors.NotNewEnough, 409),
+    (errors.GenerationGone, 409),
+    (errors.CheckpointRejected, 422),
+    (errors.SourceUnavailable, UNKNOWN_NAME),
+    (errors.TryAgain, 503),
+    (errors.NotServing, 503),
+    (errors.NotSaved, 503),
+    (errors.EngineLost, 503),
 )
 
 
@@ -150,6 +134,16 @@ def problem_of(error: HotReloadError, path: str = "") -> Json:
     return Problem(fields, status_of(error), _headers(error))
 
 
+def raw_answer(error: HotReloadError, headers: Mapping[str, str]) -> bytes:
+    """Return the bytes of the last answer on a connection, for an error without a request."""
+    problem = problem_of(error)
+    problem.headers.update({**headers, "Connection": "close"})
+    status = HTTPStatus(problem.status_code)
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+    lines += [b": ".join(header) for header in problem.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(problem.body)])
+
+
 def openai_fields(error: HotReloadError) -> OpenAIFaultFields:
     """Return an error's fields in OpenAI's form; its client goes by the status."""
     return {
@@ -193,7 +187,7 @@ def _reasons(findings: Sequence[str]) -> list[str]:
 
 
 def _param(error: HotReloadError) -> str | None:
-    named = error.param if isinstance(error, BadRequest | Refused) else None
+    named = error.param if isinstance(error, errors.BadRequest | Refused) else None
     return named and cut(named, LONGEST_LISTED_REASON)
 
 
@@ -213,7 +207,7 @@ def to_json(value: Any) -> bytes:
 def check_live(live: Generation | None) -> Generation:
     """Return the live generation; raise NotServing while the engine starts."""
     if live is None:
-        raise NotServing("the engine is starting", code="booting", retry_after=2)
+        raise errors.NotServing("the engine is starting", code="booting", retry_after=2)
     return live
 
 
@@ -221,18 +215,20 @@ def status_of(error: HotReloadError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, Refused):
         return error.status
-    if isinstance(error, SourceUnavailable) and error.retry_after is not None:
+    if isinstance(error, errors.SourceUnavailable) and error.retry_after is not None:
         return 503  # the source cannot be reached: the name may be right
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def _headers(error: HotReloadError) -> dict[str, str]:
-    if isinstance(error, GenerationGone):
+    if isinstance(error, errors.GenerationGone):
         return DO_NOT_RETRY
     headers = error.headers if isinstance(error, Refused) else {}
-    if isinstance(error, Refused | NotServing | TryAgain) and error.retry_after is not None:
+    has_time = isinstance(error, Refused | errors.NotServing | errors.TryAgain)
+    if has_time and error.retry_after is not None:
         return {**headers, "Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != UNKNOWN_NAME:
+    is_postponed = isinstance(error, errors.NotNewEnough | errors.TryAgain)
+    if is_postponed and status_of(error) != UNKNOWN_NAME:
         return {"Retry-After": str(RETRY_AFTER)}
     return headers
 

@@ -14,15 +14,15 @@ import socket
 import ssl
 import stat
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from hotreload.errors import AddressTaken, ConfigError, NotServing
 from hotreload.facts.files import hold_lock
 from hotreload.facts.holders import process_of, who_has
 from hotreload.facts.names import LOOKING
-from hotreload.server.http.peers import peer_of
-from hotreload.server.http.problems import problem_of
+from hotreload.server.http.problems import raw_answer
+from hotreload.server.http.senders import peer_of
 
 log = logging.getLogger("hotreload.server")
 
@@ -47,9 +47,12 @@ def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> 
     gid = group_id(group, "[server] group") if group is not None else None
     _make_folder(path.parent)
     try:
-        with _lock_folder(path.parent):
+        with hold_lock(path.parent):  # no other daemon binds between our check and our bind
             _remove_stale(path)
             return _listen(path, mode, gid)
+    except BlockingIOError:
+        words = f"another hotreload is starting in {path.parent}; try again"
+        raise AddressTaken(words) from None
     except OSError as error:
         raise ConfigError(f"[server] socket: {path}: {error.strerror or error}") from error
 
@@ -80,16 +83,6 @@ def _make_folder(folder: Path) -> None:
             f"[server] socket: its folder {folder} does not exist and cannot be made "
             f"({error.strerror}); create it, or name another"
         ) from error
-
-
-@contextlib.contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other daemons from binding the socket between our check and our bind."""
-    try:
-        with hold_lock(folder):
-            yield
-    except BlockingIOError:
-        raise AddressTaken(f"another hotreload is starting in {folder}; try again") from None
 
 
 def _remove_stale(path: Path) -> None:
@@ -193,7 +186,7 @@ def refuse_clients(listeners: Sequence[socket.socket], fault: ConfigError) -> No
     systemd restarts the service for each connection that is left in its socket, even if the client
     is gone.
     """
-    answer = _refusal(fault)
+    answer = raw_answer(NotServing(f"hotreload cannot start: {fault}", code=fault.code), {})
     until = time.monotonic() + REQUEST_SECONDS
     for listener in listeners:
         with contextlib.suppress(OSError):  # no client waits any more, or the socket is closed
@@ -214,13 +207,6 @@ def _send_answer(connection: socket.socket, answer: bytes, seconds: float) -> No
         with contextlib.suppress(TimeoutError, BlockingIOError):
             connection.recv(2**16)
         connection.sendall(answer)
-
-
-def _refusal(fault: ConfigError) -> bytes:
-    problem = problem_of(NotServing(f"hotreload cannot start: {fault}", code=fault.code))
-    headers = [*problem.raw_headers, (b"connection", b"close")]
-    lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(header) for header in headers)]
-    return b"\r\n".join([*lines, b"", bytes(problem.body)])
 
 
 # --- TLS ------------------------------------------------------------------------------------------

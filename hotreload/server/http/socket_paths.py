@@ -85,7 +85,7 @@ class SocketPaths:
     A path of systemd's cannot be bound again here: its loss is reported as a trouble.
     """
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish = lambda event: None) -> None:
         self._publish = publish
         self._trouble = Trouble(SOCKET_GONE, publish)
         self._paths: list[SocketPath] = []

@@ -20,7 +20,7 @@ class EventWriter:
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        self._write_at_once = scope.get("extensions", {}).get("write_at_once", _no_direct_write)
+        self._write_at_once = scope.get("extensions", {}).get("write_at_once", lambda piece: False)
         self._headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         self.is_started = False
 
@@ -47,17 +47,10 @@ class EventWriter:
 
     async def _chunk(self, chunk: bytes, *, more: bool = True) -> None:
         if not self.is_started:
-            await self._start()
+            self.is_started = True
+            pairs = self._headers.items()
+            headers = [(name.lower().encode(), value.encode()) for name, value in pairs]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         if more and self._write_at_once(chunk):
             return
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
-
-    async def _start(self) -> None:
-        self.is_started = True
-        headers = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-def _no_direct_write(piece: bytes) -> bool:
-    """Return False: without a connection of ours each piece takes the usual way."""
-    return False

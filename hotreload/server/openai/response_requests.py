@@ -9,12 +9,7 @@ from hotreload.server.answerer import MIN_GENERATION, rename_field
 from hotreload.server.api_schema import kinds
 from hotreload.server.api_schema.kinds import FunctionFields, Kind, list_of
 from hotreload.server.api_schema.known_fields import CHAT, IGNORED_FIELDS, SAMPLING, KnownFields
-from hotreload.server.openai.requests import (
-    bad_value,
-    check_no_more,
-    make_chat_request,
-    plain_message,
-)
+from hotreload.server.openai import requests
 
 MOST_METADATA = 16
 LONGEST_METADATA = 512
@@ -86,7 +81,7 @@ RESPONSES = KnownFields(
 )
 
 
-_TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
+_TEXTS = ("input_text", "output_text", "text")
 _SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
 """Fields with the same name and meaning as in a chat."""
 
@@ -103,7 +98,7 @@ def response_request(fields: Fields) -> Fields:
         chat["tool_choice"] = _choice(fields["tool_choice"])
     messages = _messages(fields)
     with rename_field(_flat):
-        return make_chat_request(messages, chat)
+        return requests.make_chat_request(messages, chat)
 
 
 def _flat(path: str) -> str | None:
@@ -129,48 +124,49 @@ def _messages(fields: Fields) -> list[Fields]:
 
 def _message(item: Any, path: str) -> Fields:
     if not isinstance(item, dict):
-        raise bad_value(path, "must be an object")
+        raise requests.bad_value(path, "must be an object")
     given = {name: value for name, value in item.items() if value is not None}
     kind = given.pop("type", "message")
     for label in ("id", "status", "phase"):  # copied by clients from an earlier answer
         given.pop(label, None)
     if kind == "message":
-        return plain_message({**given, "content": _content(given.get("content"), path)}, path)
+        return requests.plain_message(
+            {**given, "content": _content(given.get("content"), path)}, path
+        )
     if kind == "function_call":
         return _call_message(given, path)
     if kind == "function_call_output":
-        check_no_more(given, {"call_id", "output"}, path, "leave it out")
+        requests.check_no_more(given, {"call_id", "output"}, path, "leave it out")
         content = _content(given.get("output"), path)
         result = {"role": "tool", "tool_call_id": given.get("call_id"), "content": content}
-        return plain_message(result, path)
+        return requests.plain_message(result, path)
     words = "must be message, function_call or function_call_output: this server stores nothing "
-    raise bad_value(f"{path}.type", f"{words}that another type could refer to")
+    raise requests.bad_value(f"{path}.type", f"{words}that another type could refer to")
 
 
 def _call_message(given: Fields, path: str) -> Fields:
-    check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
+    requests.check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
     function = {name: given[name] for name in ("name", "arguments") if name in given}
     call = {"type": "function", "id": given.get("call_id", ""), "function": function}
-    return plain_message({"role": "assistant", "tool_calls": [call]}, path)
+    return requests.plain_message({"role": "assistant", "tool_calls": [call]}, path)
 
 
 def _content(content: Any, path: str) -> Any:
     """Return the content with its parts in a chat's form; others are left for it to refuse."""
     if not isinstance(content, list):
         return content
-    return [_part(part) for part in content]
-
-
-def _part(part: Any) -> Any:
-    if isinstance(part, dict) and part.get("type") in _TEXTS and "text" in part:
-        return {"type": "text", "text": part["text"]}
-    return part
+    return [
+        {"type": "text", "text": part["text"]}
+        if isinstance(part, dict) and part.get("type") in _TEXTS and "text" in part
+        else part
+        for part in content
+    ]
 
 
 def _format(text: Fields) -> Fields:
-    check_no_more(text, {"format", "verbosity"}, "text", "leave it out")
+    requests.check_no_more(text, {"format", "verbosity"}, "text", "leave it out")
     if text.get("verbosity") not in (None, "medium"):
-        raise bad_value("text.verbosity", "this server does not have it; leave it out")
+        raise requests.bad_value("text.verbosity", "this server does not have it; leave it out")
     match text.get("format"):
         case None:
             return {}
@@ -178,7 +174,7 @@ def _format(text: Fields) -> Fields:
             return {"response_format": plain}
         case {"type": "json_schema", "schema": dict(schema)}:
             return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-    raise bad_value(
+    raise requests.bad_value(
         "text.format",
         'must be {"type": "text"}, {"type": "json_object"} or '
         '{"type": "json_schema", "name": "…", "schema": {…}}',
@@ -186,18 +182,22 @@ def _format(text: Fields) -> Fields:
 
 
 def _effort(reasoning: Fields) -> Fields:
-    check_no_more(reasoning, {"effort"}, "reasoning", "this server does not have it; leave it out")
+    requests.check_no_more(
+        reasoning, {"effort"}, "reasoning", "this server does not have it; leave it out"
+    )
     effort = reasoning.get("effort")
     if effort is None:
         return {}
     if not isinstance(effort, str):
-        raise bad_value("reasoning.effort", "must be a string")
+        raise requests.bad_value("reasoning.effort", "must be a string")
     return {"reasoning_effort": effort}
 
 
 def _tool(tool: Fields, path: str) -> Fields:
     if tool.get("type") != "function":
-        raise bad_value(f"{path}.type", "must be function: this server has no tools of its own")
+        raise requests.bad_value(
+            f"{path}.type", "must be function: this server has no tools of its own"
+        )
     function = {name: tool[name] for name in tool.keys() - {"type"}}
     return {"type": "function", "function": function}
 

@@ -62,7 +62,8 @@ def add_info_routes[P](
     @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
         check_live(status.live)  # an engine that is not there yet must not look idle
-        return Json(answers.load_array(status.engines()))
+        # A bare array, as SGLang's routers and TorchRL read it.
+        return Json([answers.short_load(rank, each) for rank, each in enumerate(status.engines())])
 
     @app.get("/v1/loads")
     @Operation(

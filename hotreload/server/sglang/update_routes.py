@@ -3,7 +3,8 @@
 An update is an order like one of /admin/reload_weights: with the same checks, probes and history.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -11,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import (
     Fields,
@@ -29,11 +31,11 @@ from hotreload.server.http.problems import (
     check_live,
     failure_fields,
 )
-from hotreload.server.orders import TrainerOrders, flush_all
+from hotreload.server.orders import abort, carry_out, check_name, flush_all, requester
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import checksums, named_checksums
-from hotreload.types import Outcome
+from hotreload.types import Attempt, Outcome
 
 
 class UpdatedFields(TypedDict):
@@ -46,7 +48,11 @@ class UpdatedFields(TypedDict):
 
 
 def add_sglang_update_routes[P](
-    app: FastAPI, guarded: APIRouter, orders: TrainerOrders[P], status: Status
+    app: FastAPI,
+    guarded: APIRouter,
+    entrance: Entrance[P],
+    operator: Callable[[], Operator],
+    status: Status,
 ) -> None:
     """Add the routes; all but the read-only ones require an administrator's rights."""
 
@@ -68,7 +74,7 @@ def add_sglang_update_routes[P](
         others={400: UpdatedFields},
     )
     async def update_weights_from_disk(request: Request) -> Response:
-        return await answer_update(orders, request, "model_path")
+        return await _answer_update(entrance, operator, request, "model_path")
 
     @guarded.post("/update_weight_version")
     @Operation(
@@ -84,24 +90,39 @@ def add_sglang_update_routes[P](
             version = given["new_version"]
             if not version:
                 raise BadRequest("new_version is empty", code="bad_field", param="new_version")
-            live = await orders.name(
-                request, version, aborts=given.get("abort_all_requests", False)
-            )
+            if given.get("abort_all_requests"):
+                await abort(entrance)
+            by = requester("version", request, route=request.url.path)
+            live = await operator().name_live(version, by=by)
         except HotReloadError as fault:
             return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
         said = {"success": True, "message": f"Weight version updated to {version}"}
         return Json({**said, "new_version": version, **generation_fields(live)})
 
 
-async def answer_update[P](orders: TrainerOrders[P], request: Request, folder: str) -> Response:
+async def _answer_update[P](
+    entrance: Entrance[P], operator: Callable[[], Operator], request: Request, folder: str
+) -> Response:
     """Carry out an update; answer 200 when its weights are live, else 400 with the reason.
 
-    `folder` is the field of the body that names the checkpoint.
+    `folder` is the field of the body that names the checkpoint. Requests are aborted, where that is
+    asked for, once the order is accepted. It is carried out even if its client leaves.
     """
     try:
         given = await read_body(request)
+        check_name(given[folder])
         version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
-        attempt = await orders.update(request, given[folder], version=version, aborts=aborts)
+        by = requester("reload", request, route=request.url.path)
+        pending = operator().reload(given[folder], by=by, force=False, version=version)
+
+        async def outcome() -> Attempt:
+            promise = await pending
+            if aborts:
+                await abort(entrance)
+            return await asyncio.shield(promise)  # other requests may wait for it, too
+
+        attempt = await carry_out(outcome(), request)
+        assert attempt is not None, "there is no deadline"
     except HotReloadError as fault:
         return _not_updated(str(fault), reason_fields(fault.reason))
     if attempt.outcome is not Outcome.LIVE:
@@ -137,7 +158,7 @@ class NotCheckedFields(TypedDict):
 
 
 def add_vllm_routes[P](
-    app: FastAPI, guarded: APIRouter, orders: TrainerOrders[P], entrance: Entrance[P]
+    app: FastAPI, guarded: APIRouter, entrance: Entrance[P], operator: Callable[[], Operator]
 ) -> None:
     """Add the routes; all but the read-only one require an administrator's rights."""
 
@@ -163,7 +184,7 @@ def add_vllm_routes[P](
         others={400: UpdatedFields},
     )
     async def update_weights(request: Request) -> Response:
-        return await answer_update(orders, request, "weight_dir")
+        return await _answer_update(entrance, operator, request, "weight_dir")
 
     @guarded.post("/reset_prefix_cache")
     @Operation("vLLM's: drop cached prefixes that are not in use.", FlushedFields, (503,))

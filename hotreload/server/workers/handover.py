@@ -3,7 +3,6 @@
 The client's socket stays the same: the client notices nothing, and the kernel names the same peer.
 """
 
-import array
 import asyncio
 import logging
 import os
@@ -100,10 +99,8 @@ class HandoverChannel:
                 with open(beside, "wb", closefd=False) as file:
                     file.write(data)
                 data = b""
-            rights = array.array("i", descriptors).tobytes()
-            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
             # One byte precedes the data: an empty message would mean the end of the channel.
-            self._end.sendmsg([b"+", data], control)
+            socket.send_fds(self._end, [b"+", data], descriptors)
         finally:
             for beside in descriptors[1:]:
                 os.close(beside)
@@ -129,11 +126,7 @@ class HandoverChannel:
         connection, *beside = descriptors
         data = message[1:]
         for memory in beside:
-            data = _read(memory)
+            with os.fdopen(memory, "rb") as file:
+                file.seek(0)
+                data = file.read()
         self._on_connection(socket.socket(fileno=connection), data)
-
-
-def _read(descriptor: int) -> bytes:
-    with os.fdopen(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read()

@@ -11,20 +11,10 @@ from typing import Any
 
 import msgpack
 
+from hotreload import errors
 from hotreload.core.way_in.admission import Origin
 from hotreload.core.way_in.gate import ExactWeights
-from hotreload.errors import (
-    AnswerNonfinite,
-    BadRequest,
-    EngineLost,
-    GenerationGone,
-    HotReloadError,
-    NotEnoughMemory,
-    NothingOfThatName,
-    NotNewEnough,
-    NotServing,
-    TryAgain,
-)
+from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import Refused
 from hotreload.server.model import EncodedBy, EncoderMismatch, ModelRequest
@@ -93,27 +83,15 @@ VALUES: Mapping[str, type] = {
 }
 ERRORS: Mapping[str, type[HotReloadError]] = {
     each.__name__: each
-    for each in (
-        AnswerNonfinite,
-        BadRequest,
-        EncoderMismatch,
-        EngineLost,
-        GenerationGone,
-        HotReloadError,
-        NotEnoughMemory,
-        NothingOfThatName,
-        NotNewEnough,
-        NotServing,
-        Refused,
-        TryAgain,
-    )
+    for each in (*vars(errors).values(), EncoderMismatch, Refused)
+    if isinstance(each, type) and issubclass(each, HotReloadError)
 }
 MORE = ("param", "retry_after", "status", "headers")
 """Attributes that some of these errors have beside their message."""
 
 
 def error_fields(error: HotReloadError) -> Fields:
-    """Return an error's fields; of a class that is not in ERRORS they name the nearest base."""
+    """Return an error's fields; for a class that is not in ERRORS they have its nearest base."""
     kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
     more = {name: getattr(error, name) for name in MORE if hasattr(error, name)}
     return {

@@ -9,7 +9,6 @@ from fastapi import FastAPI
 
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.limits import SharedCounters
-from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model_routes import is_model_request
 from hotreload.server.ports import Encoder, OtherProcess
 from hotreload.server.workers.handover import HandoverChannel
@@ -59,7 +58,6 @@ class Worker(OtherProcess):
                 counts=counts,
                 live=lambda: self._live,
             ),
-            socket_paths=SocketPaths(lambda event: None),
             limits=limits,
             graceful_seconds=graces[0],
             linger_seconds=graces[1],

@@ -1,20 +1,112 @@
-"""Protects against web pages: only pages of allowed sites may send requests through a browser.
+"""The sender of a request: its process, by the kernel, and its web page, by the headers.
 
 Every page that is open in a browser can reach a port of localhost, or one that ssh forwards. Only
-the headers distinguish a page from the person at the keyboard.
+the headers distinguish a page from the person at the keyboard: only pages of allowed sites may send
+requests through a browser.
 """
 
-from collections.abc import Collection, Iterable
+import asyncio
+import select
+import socket
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from fcntl import ioctl
 from http import HTTPStatus
 from ipaddress import ip_address
+from pathlib import Path
+from termios import TIOCOUTQ
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.errors import BadRequest, show_value
 from hotreload.server.http.problems import Refused
+
+SO_PEERGROUPS = 59
+"""Linux; Python's socket module does not name it."""
+
+OVERFLOW = Path("/proc/sys/kernel")
+"""The folder of the files with the overflow ids, shown for ids that our user namespace lacks."""
+USUAL_OVERFLOW_ID = 65534
+"""The kernel's default overflow id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that connected, and its user and groups."""
+
+    pid: int
+    uid: int
+    gid: int
+    groups: frozenset[int]
+    """The primary group and the supplementary ones."""
+
+
+def overflow_id(kind: str) -> int:
+    """Return the overflow `uid` or `gid`: it stands for all ids that the user namespace lacks."""
+    try:
+        return int((OVERFLOW / f"overflow{kind}").read_text())
+    except (OSError, ValueError):
+        return USUAL_OVERFLOW_ID
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return the process that connected to this unix socket."""
+    pid, uid, gid = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
+    return Peer(pid, uid, gid, frozenset({gid, *_supplementary(connection)}))
+
+
+def _supplementary(connection: socket.socket) -> tuple[int, ...]:
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
+    except OSError:  # a kernel before 4.13, or more than 256 groups
+        return ()
+    return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+def peer_of_request(request: Request) -> Peer | None:
+    """Return the process that sent the request, as the kernel names it; None over TCP."""
+    peer: Peer | None = request.scope.get("extensions", {}).get("peer")
+    return peer
+
+
+def count_unread(transport: asyncio.Transport) -> int:
+    """Return how many bytes the kernel keeps that the peer of a TCP connection has not got yet."""
+    try:
+        found = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # it is closed
+        return 0
+    return int.from_bytes(found, sys.byteorder)
+
+
+class HangUpWatch:
+    """Calls `gone` when a client that has closed its sending half closes the other half, too.
+
+    asyncio no longer polls such a connection. On a unix socket the kernel reports the close at
+    once; over TCP the next write to the client fails.
+    """
+
+    def __init__(self, transport: asyncio.Transport, gone: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._poll = select.epoll(1)
+        ended = select.EPOLLHUP | select.EPOLLERR
+        self._poll.register(transport.get_extra_info("socket").fileno(), ended)
+        self._loop.add_reader(self._poll.fileno(), gone)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()
+
+
+# --- web pages ------------------------------------------------------------------------------------
 
 SITE_METHODS = "GET, HEAD, POST"
 READABLE_HEADERS = "X-Hotreload-Generation, X-Hotreload-Fingerprint, X-Request-Id, Retry-After"
@@ -65,31 +157,26 @@ def check_sender(headers: Headers) -> None:
         raise BadRequest("a web page must send Content-Type: application/json", code="bad_type")
 
 
-class HostMiddleware:
-    """Answers 421 to a browser whose Host header is no name of this server.
+@dataclass(frozen=True, slots=True)
+class HostCheck:
+    """Refuses with 421 a browser whose Host header is no name of this server.
 
     The owner of a domain can point it at this machine (DNS rebinding); to the browser, a page of
     that domain is then of the same site as the server. Other clients are not checked.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        self._app = app
-        self._hosts = {name.lower() for name in hosts}
+    hosts: Collection[str]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _is_browser(headers := Headers(scope=scope)):
-            self._check(headers.get("host", ""))
-        await self._app(scope, receive, send)
-
-    def _check(self, host: str) -> None:
+    def __call__(self, scope: Scope) -> None:
+        """Check the request's Host header."""
+        headers = Headers(scope=scope)
+        if not _is_browser(headers):
+            return
+        host = headers.get("host", "")
         name = (urlsplit(f"//{host}").hostname or "") if _is_plain(host) else host
-        if not (_is_local(name) or name in self._hosts):
-            raise Refused(
-                421,
-                "wrong_host",
-                f"a browser asks for {show_value(host)}; if that is this daemon, add its name to "
-                "[server] hosts",
-            )
+        if not (_is_local(name) or name in {each.lower() for each in self.hosts}):
+            words = f"a browser asks for {show_value(host)}; if that is this daemon, add its name"
+            raise Refused(421, "wrong_host", f"{words} to [server] hosts")
 
 
 def _is_browser(headers: Headers) -> bool:
@@ -110,6 +197,7 @@ def _is_local(name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
 class CorsMiddleware:
     """Sends the CORS headers by which a browser lets pages of these sites use the server.
 
@@ -117,19 +205,19 @@ class CorsMiddleware:
     Requests without one of these origins pass unchanged.
     """
 
-    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
-        self._app = app
-        self._origins = frozenset(origins)
+    app: ASGIApp
+    origins: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        if origin not in self._origins or scope["path"].startswith(NOT_FOR_SITES):
-            await self._app(scope, receive, send)
+        is_allowed = origin in self.origins and not scope["path"].startswith(NOT_FOR_SITES)
+        if origin is None or not is_allowed:
+            await self.app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             await _answer_preflight(headers)(scope, receive, _send_with_cors(origin, send))
         else:
-            await self._app(scope, receive, _send_with_cors(origin, send))
+            await self.app(scope, receive, _send_with_cors(origin, send))
 
 
 def _send_with_cors(origin: str, send: Send) -> Send:
