@@ -189,21 +189,14 @@ def add_admin_routes[P](
     async def weights_checksum(leaves: bool = False) -> Response:
         async with entrance.inspect() as lease:  # no swap while it is computed
             checksums = await lease.engine.weights.checksums()
-        content = _compare_checksums(checksums, lease.generation)
+        live, known = lease.generation, lease.generation.leaves
+        names = sorted(known.keys() | checksums.keys()) if known else []
+        changed = [name for name in names if checksums.get(name) != known.get(name)]
+        fingerprint = None if changed else live.fingerprint
+        content = ChecksumFields(fingerprint=fingerprint, generation=live.number, changed=changed)
         if leaves:
             content["leaves"] = checksums
-        return Json(content, headers=generation_header(lease.generation))
-
-
-def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> ChecksumFields:
-    known = generation.leaves
-    names = sorted(known.keys() | leaves.keys())
-    changed = [name for name in names if leaves.get(name) != known.get(name)] if known else []
-    return {
-        "fingerprint": None if changed else generation.fingerprint,
-        "generation": generation.number,
-        "changed": changed,
-    }
+        return Json(content, headers=generation_header(live))
 
 
 def _daemon() -> Fields:
@@ -255,14 +248,14 @@ async def _answer_pin(
     if live is None:
         words = f"after {within:g} s an earlier order is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; this order goes on: see pinned in /status")
-    content: PinnedFields = {
-        "ok": True,
-        "pinned": is_pinned,
-        "generation": live.number,
-        "label": live.revision.label,
-        "revision": live.revision.id,
-        "daemon": _daemon(),
-    }
+    content = PinnedFields(
+        ok=True,
+        pinned=is_pinned,
+        generation=live.number,
+        label=live.revision.label,
+        revision=live.revision.id,
+        daemon=_daemon(),
+    )
     return Json(content)
 
 

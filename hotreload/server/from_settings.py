@@ -60,8 +60,10 @@ def app_rules(
 def worker_rules(settings: Settings, keys: Mapping[str, ApiKeys]) -> AppRules:
     """Return the rules of a worker's app."""
     server = settings.server
+    folder, source = settings.engine.model, settings.source
+    path = str(folder.absolute()) if folder else source.repo or settings.model_name
     return AppRules(
-        model=_served_model(settings),
+        model=ServedModel(settings.model_name, path),
         check_key=key_check(keys.get(KEYS), keys.get(ADMIN_KEYS)),
         hosts=server.hosts,
         origins=server.cors_origins,
@@ -78,13 +80,6 @@ def admin_group(server: ServerSettings) -> int | None:
     if os.geteuid() == overflow_id("uid"):
         log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": OVERFLOW_USER})
     return group
-
-
-def _served_model(settings: Settings) -> ServedModel:
-    """Return the model's names: its name to clients, and the path of its folder or its repo."""
-    folder, source = settings.engine.model, settings.source
-    path = str(folder.absolute()) if folder else source.repo or settings.model_name
-    return ServedModel(settings.model_name, path)
 
 
 @contextmanager

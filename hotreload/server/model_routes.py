@@ -37,7 +37,13 @@ from hotreload.server.api_schema.known_fields import (
     PROMPTS,
     KnownFields,
 )
-from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter, read_object
+from hotreload.server.api_schema.operation import (
+    EVENTS,
+    Operation,
+    Parameter,
+    check_required,
+    read_object,
+)
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, Json, check_live, problem_fields
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.model import EngineAnswer, answers_in, count_prompts
@@ -62,7 +68,7 @@ class Dialect:
     to_engine: Callable[[Fields], Fields]
     make_formatter: Callable[[Fields, str], AnswerFormatter]
     """Makes the formatter from the request's fields and the model's name."""
-    required: str = ""
+    required: tuple[str, ...] = ()
     name_of: NameOf = requests.openai_name
     copies: str = "n"
     """The name of the number of answers to each prompt."""
@@ -76,9 +82,7 @@ class Dialect:
         if asked in answerer.others:
             model = asked
         check_model(asked, model)
-        if self.required and self.required not in given:
-            words = f"{self.required} is missing"
-            raise BadRequest(words, code="bad_field", param=self.required)
+        check_required(given, self.required)
         at_least = take_min_generation(request, given)
         to_engine = self.to_engine(given)
         prompts = count_prompts(to_engine.get("text", to_engine.get("input_ids")))
@@ -96,7 +100,7 @@ class Dialect:
             (404, 408, 409, 503, 504),
             [EVENTS],
             body=self.known.accepted_kinds,
-            required=(self.required,) if self.required else (),
+            required=self.required,
             one_of=() if self.required else PROMPTS,
             parameters=_PARAMETERS,
         )
@@ -195,7 +199,7 @@ DIALECTS: Mapping[str, Dialect] = {
         list[text_generation.TextGenerationFields],
         text_generation.generation_request,
         lambda given, model: text_generation.TextGenerationFormatter(given),
-        required="inputs",
+        required=("inputs",),
         name_of=text_generation.text_generation_name,
     ),
     "/v1/completions": Dialect(
@@ -204,7 +208,7 @@ DIALECTS: Mapping[str, Dialect] = {
         answers.CompletionFields,
         requests.completion_request,
         partial(_choices_of, answers.COMPLETION_SHAPE),
-        required="prompt",
+        required=("prompt",),
     ),
     "/v1/chat/completions": Dialect(
         "OpenAI's chat completions.",
@@ -212,7 +216,7 @@ DIALECTS: Mapping[str, Dialect] = {
         answers.ChatCompletionFields,
         requests.chat_request,
         partial(_choices_of, answers.CHAT_SHAPE),
-        required="messages",
+        required=("messages",),
     ),
     "/v1/responses": Dialect(
         "OpenAI's responses, of text and without state.",
@@ -220,7 +224,7 @@ DIALECTS: Mapping[str, Dialect] = {
         response_answers.ResponseFields,
         response_requests.response_request,
         response_answers.ResponseAnswer,
-        required="input",
+        required=("input",),
     ),
 }
 """Each route to the model, by its path; each answers POST alone."""

@@ -122,15 +122,14 @@ class TextGenerationFormatter(AnswerFormatter):
         assert isinstance(item, dict)
         self._text, ended = self._choice.take_new_text(item)
         fields: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
+        details = self._end_details(ended)  # raises if the answer was cut short
         if self._has_details:
             new = self._choice.take_new_logprobs(item)
             tokens = [
                 {"id": id, "text": text, "logprob": logprob, "special": False}
                 for logprob, id, text in (new.tokens if new is not None else ())
             ]
-            fields["details"] = {**self._end_details(ended), "prefill": [], "tokens": tokens}
-        else:
-            self._end_details(ended)  # raises if the answer was cut short
+            fields["details"] = {**details, "prefill": [], "tokens": tokens}
         return [fields]
 
     def format_piece(self, answer: Fields, generation: Generation) -> list[Fields]:

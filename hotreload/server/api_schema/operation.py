@@ -4,7 +4,7 @@ A body is read, and checked, by the same description.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -71,10 +71,15 @@ async def read_body(request: Request, *, nesting: int = 32) -> Fields:
     described: Operation = request.scope["endpoint"].operation
     body = await read_object(request, nesting=nesting, may_be_empty=described.may_be_empty)
     given = check_kinds(body, described.body or {})
-    for name in described.required:
+    check_required(given, described.required)
+    return given
+
+
+def check_required(given: Fields, names: Iterable[str]) -> None:
+    """Raise BadRequest for a field that is missing."""
+    for name in names:
         if name not in given:
             raise BadRequest(f"{name} is missing", code="bad_field", param=name)
-    return given
 
 
 def shorten(name: str) -> str:

@@ -251,11 +251,14 @@ class PeerProtocol(H11Protocol):
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
-    def _watch_reader(self, seconds: float, checks_left: int = MOST_READ_CHECKS) -> None:
+    def _watch_reader(self, seconds: float) -> None:
         """Hang up if the client reads nothing of the written answer for this long.
 
         A normal close would wait for the client without a limit and keep the descriptor.
         """
+        self._check_reader_later(seconds, MOST_READ_CHECKS)
+
+    def _check_reader_later(self, seconds: float, checks_left: int) -> None:
         self._stop_watching_reader()
         if unsent := self.transport.get_write_buffer_size():
             check = partial(self._check_reader, unsent, seconds, checks_left - 1)
@@ -267,7 +270,7 @@ class PeerProtocol(H11Protocol):
         if self.transport.get_write_buffer_size() >= unsent or not checks_left:
             self.transport.abort()
         else:
-            self._watch_reader(seconds, checks_left)
+            self._check_reader_later(seconds, checks_left)
 
     def _stop_watching_reader(self) -> None:
         if self._reading is not None:

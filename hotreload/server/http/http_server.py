@@ -138,11 +138,11 @@ class HttpServer(uvicorn.Server):
         if self.held_by_systemd:  # asyncio closes the duplicates; the daemon refuses late clients
             at_once = [each.dup() for each in at_once]
         self.servers = [await self._accept_on(each) for each in at_once]
+        self.started = True
         if late:
             await self._may_accept.wait()
         if not self._stopping.is_set():
             self.servers += [await self._accept_on(each) for each in late]
-        self.started = True
 
     async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
         by_tls: dict[str, Any] = {}

@@ -138,12 +138,12 @@ def add_tokenizer_routes[P](app: FastAPI, limits: Limits, entrance: Entrance[P])
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
         counts = [len(each) for each in tokens]
-        found: TokensFields = {
-            "tokens": tokens if is_batch else tokens[0],
-            "count": counts if is_batch else counts[0],
-            "max_model_len": most,
-            "token_strs": None,
-        }
+        found = TokensFields(
+            tokens=tokens if is_batch else tokens[0],
+            count=counts if is_batch else counts[0],
+            max_model_len=most,
+            token_strs=None,
+        )
         return Json(found)
 
     @app.post("/detokenize")

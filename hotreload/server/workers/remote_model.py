@@ -80,11 +80,11 @@ class RemoteModel:
             return replace(request, fields={}, encoded=EncodedBy(encoder.name, refusal)), None
         if encoded_fields is None:
             return request, None
-        fields, encoded = dict(encoded_fields), EncodedBy(encoder.name)
-        if not fields.get("stream"):
-            return replace(request, fields=fields, encoded=encoded), None
-        fields["text_at_end"] = True
-        return replace(request, fields=fields, encoded=encoded), encoder.make_texts(fields)
+        fields, texts = dict(encoded_fields), None
+        if fields.get("stream"):
+            fields["text_at_end"] = True
+            texts = encoder.make_texts(fields)
+        return replace(request, fields=fields, encoded=EncodedBy(encoder.name)), texts
 
     @asynccontextmanager
     async def _ask(
@@ -116,20 +116,20 @@ class RemoteModel:
             answer.fail(EngineLost(PROCESS_ENDED))
 
 
+@dataclass(slots=True)
 class _PendingAnswer:
     """The received pieces of one request's answers that the client has not read yet."""
 
-    def __init__(self, texts: AnswerTexts | None) -> None:
-        self._texts = texts
-        self.is_over = False
-        """True once no more messages come for this answer."""
-        self._generation: Generation | None = None
-        self._unread: deque[tuple[str, Any, Any]] = deque()
-        """Unread messages: the kind, the index of the answer, and the content."""
-        self._last: dict[Any, Fields] = {}
-        """The last piece of each answer that was read; the next step applies to it."""
-        self._fault: Exception | None = None
-        self._message_came = asyncio.Event()
+    texts: AnswerTexts | None
+    is_over: bool = False
+    """True once no more messages come for this answer."""
+    _generation: Generation | None = None
+    _unread: deque[tuple[str, Any, Any]] = field(default_factory=deque)
+    """Unread messages: the kind, the index of the answer, and the content."""
+    _last: dict[Any, Fields] = field(default_factory=dict)
+    """The last piece of each answer that was read; the next step applies to it."""
+    _fault: Exception | None = None
+    _message_came: asyncio.Event = field(default_factory=asyncio.Event)
 
     def receive(self, kind: str, parts: Message) -> None:
         match kind:
@@ -161,17 +161,15 @@ class _PendingAnswer:
     async def items(self) -> AsyncGenerator[EngineAnswer, None]:
         while True:
             while self._unread:
-                yield self._add_text(self._take(*self._unread.popleft()))
+                item = self._take(*self._unread.popleft())
+                if self.texts is not None and isinstance(item, dict):
+                    item = self.texts.add_text(item)
+                yield item
             if self._fault is not None:
                 raise self._fault
             if self.is_over:
                 return
             await self._wait_for_message()
-
-    def _add_text(self, item: EngineAnswer) -> EngineAnswer:
-        if self._texts is None or isinstance(item, list):
-            return item
-        return self._texts.add_text(item)
 
     async def _wait_for_message(self) -> None:
         self._message_came.clear()
