@@ -68,9 +68,9 @@ MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
 """The body's field that asks for an answer by this generation or a later one."""
 
 
-def _number_in(headers: request_log.RequestHeaders, name: str, words: str, most: int) -> int | None:
+def _number_in(scope: Scope, name: str, words: str, most: int) -> int | None:
     """Return the number in a header, None if there is none; BadRequest for anything else."""
-    given = headers.get(name)
+    given = request_log.header_of(scope, name)
     if given is None:
         return None
     is_number = given.isascii() and given.isdigit() and len(given) < 20
@@ -80,12 +80,12 @@ def _number_in(headers: request_log.RequestHeaders, name: str, words: str, most:
     return int(given)
 
 
-def wanted_weights(headers: request_log.RequestHeaders) -> ExactWeights | None:
+def wanted_weights(scope: Scope) -> ExactWeights | None:
     """Return the weights that the request asks for; None if any will do."""
     words = "the number of a generation"
-    number = _number_in(headers, request_log.GENERATION_HEADER, words, most=10**19)
-    fingerprint = headers.get(request_log.FINGERPRINT_HEADER)
-    version = headers.get(WEIGHT_VERSION_HEADER)
+    number = _number_in(scope, request_log.GENERATION_HEADER, words, most=10**19)
+    fingerprint = request_log.header_of(scope, request_log.FINGERPRINT_HEADER)
+    version = request_log.header_of(scope, WEIGHT_VERSION_HEADER)
     if number is None and fingerprint is version is None:
         return None
     return ExactWeights(number, fingerprint, version)
@@ -94,17 +94,18 @@ def wanted_weights(headers: request_log.RequestHeaders) -> ExactWeights | None:
 def take_min_generation(request: Request, fields: Fields) -> int:
     """Remove `min_generation` from the fields; return the larger of that and the header."""
     wanted: int = fields.pop("min_generation", 0)
-    headers, words = request_log.headers_of(request.scope), GENERATION_NUMBER.words
-    return max(wanted, _number_in(headers, MIN_GENERATION_HEADER, words, LARGEST_NUMBER) or 0)
+    words = GENERATION_NUMBER.words
+    header = _number_in(request.scope, MIN_GENERATION_HEADER, words, LARGEST_NUMBER)
+    return max(wanted, header or 0)
 
 
-def session_of(headers: request_log.RequestHeaders) -> Hashable | None:
+def session_of(scope: Scope) -> Hashable | None:
     """Return a digest of the conversation's name; None if the request has none.
 
     Thousands of sessions are remembered: a digest is short whatever the name's length.
     """
     for header in SESSION_HEADERS:
-        if name := headers.get(header):
+        if name := request_log.header_of(scope, header):
             return sha256(f"{header}: {name}".encode()).digest()
     return None
 
@@ -247,14 +248,13 @@ class _Client:
 
     def to_model_request(self, parsed: ParsedRequest) -> ModelRequest:
         """Return the model's request, with the wishes of the headers."""
-        headers = request_log.headers_of(self.scope)
         return ModelRequest(
             parsed.fields,
             self.until,
             parsed.at_least,
-            wanted_weights(headers),
-            session_of(headers),
-            NO_REPLAY_HEADER not in headers,
+            wanted_weights(self.scope),
+            session_of(self.scope),
+            request_log.header_of(self.scope, NO_REPLAY_HEADER) is None,
             origin=request_log.origin_of(self.scope),
             key=key_name(self.scope),
         )

@@ -67,14 +67,15 @@ def make_bare_app(
     *,
     limits: Limits,
     metrics: Metrics,
-    live: Callable[[], Generation | None],
-    counts: SharedCounters,
+    live: Callable[[], Generation | None] = lambda: None,
+    counts: SharedCounters | None = None,
     feeds: view_routes.EventFeeds | None = None,
 ) -> FastAPI:
     """Build an app without routes; `live` returns the live generation.
 
     Without `feeds` it has no events.
     """
+    counts = counts or SharedCounters()
     app = FastAPI(title=title, openapi_url=None, redirect_slashes=False)
     app.state.feeds = feeds or view_routes.EventFeeds(Events(), lambda event: {}, limits)
     app.state.live = live
@@ -159,14 +160,12 @@ def create_app[P](
     view_routes.add_view_routes(app, documents, metrics, admission)
     view_routes.add_page_routes(app)
     add_schema_route(app, routes)
-    sglang_routes.add_info_routes(app, entrance, status, model)
+    sglang_routes.add_info_routes(app, entrance, status, model, lambda: local_model.last_token_at)
     sglang_routes.add_tokenizer_routes(app, limits, entrance)
     sglang_routes.add_engine_routes(guarded, entrance)
-    sglang_routes.add_health_probe(app, entrance, lambda: local_model.last_token_at)
     for each in routes:
         app.include_router(each.make(entrance, admission))
-    update_routes.add_sglang_update_routes(app, guarded, entrance, operator, status)
-    update_routes.add_vllm_routes(app, guarded, entrance, operator)
+    update_routes.add_update_routes(app, guarded, entrance, operator, status)
     add_admin_routes(guarded, entrance, operator, status)
     app.include_router(guarded)
     _answer_head(app)

@@ -17,7 +17,6 @@ from hotreload.server.answerer import Answerer
 from hotreload.server.app import AppRules, make_bare_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
-from hotreload.server.http.limits import SharedCounters
 from hotreload.server.http.problems import OPENAI_PATHS, Json
 from hotreload.server.http.server_sockets import bind_tcp
 from hotreload.server.model import LocalModel
@@ -71,14 +70,7 @@ def create_candidate_app[P](
     """Build the app; it answers 401 to a request without the token."""
     metrics = NoMetrics()
     rules = AppRules(check_key=KeyCheck(ApiKeys({token: UNNAMED}), kind="token"))
-    app = make_bare_app(
-        "hotreload, for a command",
-        rules,
-        limits=limits,
-        metrics=metrics,
-        live=lambda: None,
-        counts=SharedCounters(),
-    )
+    app = make_bare_app("hotreload, for a command", rules, limits=limits, metrics=metrics)
     model = LocalModel(SingleLease(candidate), metrics, limits)
     others = {LIVE_MODEL: LocalModel(live, metrics, limits)}
     answerer = Answerer(model, metrics, limits, others=others)

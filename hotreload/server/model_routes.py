@@ -29,14 +29,8 @@ from hotreload.server.answerer import (
     check_model,
     take_min_generation,
 )
+from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.kinds import STRING
-from hotreload.server.api_schema.known_fields import (
-    CHAT,
-    COMPLETION,
-    GENERATE,
-    PROMPTS,
-    KnownFields,
-)
 from hotreload.server.api_schema.operation import (
     EVENTS,
     Operation,
@@ -63,7 +57,7 @@ class Dialect:
     """One route to the model: its fields, its translation, and its format of answers."""
 
     words: str
-    known: KnownFields
+    known: known_fields.KnownFields
     answer: Any
     to_engine: Callable[[Fields], Fields]
     make_formatter: Callable[[Fields, str], AnswerFormatter]
@@ -87,7 +81,7 @@ class Dialect:
         to_engine = self.to_engine(given)
         prompts = count_prompts(to_engine.get("text", to_engine.get("input_ids")))
         copies = to_engine.get("copies", 1)
-        prompt = next((name for name in PROMPTS if name in given), "prompt")
+        prompt = next((name for name in known_fields.PROMPTS if name in given), "prompt")
         check_batch(prompts * copies, limits, self.copies if copies > 1 else prompt)
         return ParsedRequest(to_engine, self.make_formatter(given, model), at_least, model)
 
@@ -101,7 +95,7 @@ class Dialect:
             [EVENTS],
             body=self.known.accepted_kinds,
             required=self.required,
-            one_of=() if self.required else PROMPTS,
+            one_of=() if self.required else known_fields.PROMPTS,
             parameters=_PARAMETERS,
         )
 
@@ -114,7 +108,7 @@ class Dialect:
 
 def _generate_request(given: Fields) -> Fields:
     """Return a request in the engine's own schema, whose fields go to the engine unchanged."""
-    if len([name for name in PROMPTS if name in given]) != 1:
+    if len([name for name in known_fields.PROMPTS if name in given]) != 1:
         raise BadRequest("give text or input_ids, one of them", code="bad_field")
     return given | _copies(given.get("sampling_params", {}))
 
@@ -186,7 +180,7 @@ _PARAMETERS = tuple(
 DIALECTS: Mapping[str, Dialect] = {
     "/generate": Dialect(
         "Ask in the engine's own schema.",
-        GENERATE,
+        known_fields.GENERATE,
         AnswerFields | list[AnswerFields],
         _generate_request,
         lambda given, model: EngineFormatter(),
@@ -200,11 +194,11 @@ DIALECTS: Mapping[str, Dialect] = {
         text_generation.generation_request,
         lambda given, model: text_generation.TextGenerationFormatter(given),
         required=("inputs",),
-        name_of=text_generation.text_generation_name,
+        name_of=lambda theirs, given: text_generation.ENGINE_NAMES.get(theirs),
     ),
     "/v1/completions": Dialect(
         "OpenAI's completions.",
-        COMPLETION,
+        known_fields.COMPLETION,
         answers.CompletionFields,
         requests.completion_request,
         partial(_choices_of, answers.COMPLETION_SHAPE),
@@ -212,7 +206,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "/v1/chat/completions": Dialect(
         "OpenAI's chat completions.",
-        CHAT,
+        known_fields.CHAT,
         answers.ChatCompletionFields,
         requests.chat_request,
         partial(_choices_of, answers.CHAT_SHAPE),

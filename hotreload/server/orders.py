@@ -29,10 +29,9 @@ def requester(
     `fields` are those of the body, which may give a reason.
     """
     reason, peer = fields.get("reason", ""), peer_of_request(request)
-    if peer is None:
-        address = client_address(request.scope) or "TCP"
-        return By(verb, None, None, time.time(), reason, address=address, route=route)
-    return By(verb, peer.uid, peer.pid, time.time(), reason, route=route)
+    uid, pid = (peer.uid, peer.pid) if peer else (None, None)
+    address = "" if peer else client_address(request.scope) or "TCP"
+    return By(verb, uid, pid, time.time(), reason, address=address, route=route)
 
 
 def check_name(name: str) -> None:

@@ -1,14 +1,13 @@
 """POST /: text generation as huggingface_hub's InferenceClient requests it."""
 
 import json
-from collections.abc import Collection
 from typing import TypedDict
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION, AnswerFormatter
 from hotreload.server.api_schema import kinds
-from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
+from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields, names
 from hotreload.server.http.problems import Refused, text_generation_fields
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice
@@ -27,16 +26,10 @@ PARAMETERS = KnownFields(
         "details": kinds.BOOLEAN,
         "return_full_text": kinds.BOOLEAN,
     },
-    unsupported=frozenset(
-        (
-            "adapter_id",
-            "best_of",
-            "decoder_input_details",
-            "top_n_tokens",
-            "truncate",
-            "typical_p",
-            "watermark",
-        )
+    unsupported=names(
+        """
+        adapter_id best_of decoder_input_details top_n_tokens truncate typical_p watermark
+        """
     ),
     within="parameters.",
 )
@@ -55,7 +48,7 @@ NEW_TOKENS = 100
 """The client's documented default of max_new_tokens."""
 SAMPLES = frozenset({"temperature", "top_p", "top_k"})
 """Parameters that turn sampling on; without them and do_sample the answer is greedy."""
-_ENGINE_NAMES = {
+ENGINE_NAMES = {
     **{f"sampling_params.{SAMPLING[name][0]}": f"parameters.{name}" for name in (*SAME, "stop")},
     "sampling_params.max_new_tokens": "parameters.max_new_tokens",
     "max_new_tokens": "parameters.max_new_tokens",
@@ -71,11 +64,6 @@ class TextGenerationFields(TypedDict):
 
     generated_text: str
     hotreload: StampFields
-
-
-def text_generation_name(theirs: str, given: Collection[str]) -> str | None:
-    """Return the client's name of a field of the engine's."""
-    return _ENGINE_NAMES.get(theirs)
 
 
 def generation_request(fields: Fields) -> Fields:

@@ -9,9 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hotreload.json_fields import Fields
 
-MOST_CHOICES = 128
 MOST_STOPS = 16
-NotEmpty = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ OBJECT = Kind("an object", Fields)
 NAME_OF_WEIGHTS = text(most=4096)
 """The path of a checkpoint or a revision; no path is longer."""
 POSITIVE_SECONDS = Kind("a positive number of seconds", Annotated[float, Field(gt=0, lt=1e9)])
-CHOICES = whole_number(1, MOST_CHOICES)
+CHOICES = whole_number(1, 128)
 TOKENS = whole_number(0, 2**31 - 1)
 TOP_P = Kind("a number above 0 and at most 1", Annotated[float, Field(gt=0, le=1)])
 TOP_K = Kind(
@@ -130,7 +128,7 @@ PROMPT = Kind(
     "a string, a list of strings, a list of token ids or a list of such lists",
     str | list_of(str, least=1) | _Ids | list_of(_Ids, least=1),
 )
-_Stop = Annotated[str, NotEmpty]
+_Stop = Annotated[str, Field(min_length=1)]
 STOP = Kind(
     f"a string or a list of up to {MOST_STOPS} strings, none of them empty",
     _Stop | list_of(_Stop, least=1, most=MOST_STOPS),

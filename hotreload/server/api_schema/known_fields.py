@@ -18,7 +18,8 @@ IdleValues = tuple[Any, ...]
 """Values of a field, beside null, by which a client asks for nothing."""
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
+    """Return the names of fields in a text."""
     return frozenset(text.split())
 
 
@@ -27,7 +28,7 @@ EMPTY_VALUES: IdleValues = (False, 0, "", [], {})
 IDLE_VALUES: Mapping[str, IdleValues] = {
     # Unsupported, and 0 asks for something: the first of several, or none of a feature.
     **dict.fromkeys(
-        _names(
+        names(
             """
             bootstrap_port bootstrap_room data_parallel_rank decode_tp_size dp_rank
             disagg_prefill_dp_rank max_thinking_tokens prompt_logprobs routed_dp_rank truncate
@@ -37,14 +38,14 @@ IDLE_VALUES: Mapping[str, IdleValues] = {
         (False, "", [], {}),
     ),
     # On by default: false would ask for something.
-    **dict.fromkeys(_names("add_generation_prompt include_reasoning"), (True,)),
-    **dict.fromkeys(_names("skip_special_tokens spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(names("add_generation_prompt include_reasoning"), (True,)),
+    **dict.fromkeys(names("skip_special_tokens spaces_between_special_tokens"), (True,)),
     # Even an empty value asks for something.
-    **dict.fromkeys(_names("audio task thinking web_search_options"), ()),
-    **dict.fromkeys(_names("length_penalty stream_interval typical_p"), (1,)),
-    **dict.fromkeys(_names("beam_width best_of"), (*EMPTY_VALUES, 1)),
+    **dict.fromkeys(names("audio task thinking web_search_options"), ()),
+    **dict.fromkeys(names("length_penalty stream_interval typical_p"), (1,)),
+    **dict.fromkeys(names("beam_width best_of"), (*EMPTY_VALUES, 1)),
     # Without tools, these choices ask for nothing.
-    **dict.fromkeys(_names("function_call tool_choice"), (*EMPTY_VALUES, "none", "auto")),
+    **dict.fromkeys(names("function_call tool_choice"), (*EMPTY_VALUES, "none", "auto")),
     "add_special_tokens": (True,),
     "modalities": (*EMPTY_VALUES, ["text"]),
     "return_mm_kwargs": (True, False),
@@ -52,15 +53,15 @@ IDLE_VALUES: Mapping[str, IdleValues] = {
     "thinking_token_budget": (-1,),
     "verbosity": ("", "medium"),
     # Supported by at least one route: any other value, even an empty one, asks for something.
-    **dict.fromkeys(_names("ebnf json_schema reasoning_effort regex structural_tag"), ("",)),
-    **dict.fromkeys(_names("return_logprob rid stop stop_token_ids token_ids_logprob"), ("", [])),
-    **dict.fromkeys(_names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
-    **dict.fromkeys(_names("top_k top_logprobs"), (0,)),
+    **dict.fromkeys(names("ebnf json_schema reasoning_effort regex structural_tag"), ("",)),
+    **dict.fromkeys(names("return_logprob rid stop stop_token_ids token_ids_logprob"), ("", [])),
+    **dict.fromkeys(names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
+    **dict.fromkeys(names("top_k top_logprobs"), (0,)),
     "logprobs": (False,),
     "tools": EMPTY_VALUES,
     "response_format": ({}, {"type": "text"}),
 }
-IGNORED_FIELDS = _names(
+IGNORED_FIELDS = names(
     """
     batch_size conversation_id custom_labels external_trace_header is_single log_metrics metadata
     parallel_tool_calls prediction prompt_cache_key prompt_cache_options prompt_cache_retention
@@ -151,7 +152,7 @@ def _is_same(value: Any, other: Any) -> bool:
 
 # --- unsupported on every route --------------------------------------------------------------
 
-_UNSUPPORTED = _names(
+_UNSUPPORTED = names(
     """
     bootstrap_host bootstrap_port bootstrap_room cache_salt custom_logit_processor
     data_parallel_rank disagg_prefill_dp_rank disagg_transfer_id dp_rank extra_key images_config
@@ -168,7 +169,7 @@ PROMPTS = ("text", "input_ids")
 SAMPLING_PARAMS = KnownFields(
     supported={
         **dict.fromkeys(
-            _names(
+            names(
                 """
                 ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
                 no_stop_trim presence_penalty regex repetition_penalty sampling_seed
@@ -180,7 +181,7 @@ SAMPLING_PARAMS = KnownFields(
         ),
         "n": kinds.CHOICES,
     },
-    unsupported=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
+    unsupported=names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
     within="sampling_params.",
     other_names={
         **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
@@ -205,7 +206,7 @@ GENERATE = KnownFields(
         **MIN_GENERATION,
     },
     unsupported=_UNSUPPORTED
-    | _names(
+    | names(
         """
         audio_data background bootstrap_pair_key decode_tp_size encoder_urls http_worker_ipc
         image_data image_max_dynamic_patch input_embeds kv_hints lora_id max_thinking_tokens
@@ -263,7 +264,7 @@ _COMMON: Mapping[str, kinds.Kind] = {
     **{name: kind for name, (_, kind) in SAMPLING.items()},
     **MIN_GENERATION,
 }
-_OPENAI_UNSUPPORTED = _UNSUPPORTED | _names(
+_OPENAI_UNSUPPORTED = _UNSUPPORTED | names(
     """
     add_generation_prompt add_special_tokens allowed_token_ids audio bad_words best_of
     chat_template continue_final_message custom_params documents echo ec_transfer_params

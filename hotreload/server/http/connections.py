@@ -199,7 +199,11 @@ class PeerProtocol(H11Protocol):
         if self.conn.our_state is h11.SEND_BODY:  # cut off the answer under way
             self.transport.abort()
             return
-        self._refuse(_bad_http(sys.exception(), msg))
+        error = sys.exception()
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            self._refuse(headers_too_long())
+        else:
+            self._refuse(Refused(400, "bad_http", f"this is not HTTP: {error or msg}"))
 
     def _refuse(self, fault: Refused) -> None:
         """Write this error as the answer, and close the connection."""
@@ -313,9 +317,3 @@ class _AppOfConnection:
 
 def _all_slots_taken() -> Refused:
     return Refused(503, "too_many_connections", "all connections are in use", retry_after=1)
-
-
-def _bad_http(error: BaseException | None, msg: str) -> Refused:
-    if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
-        return headers_too_long()
-    return Refused(400, "bad_http", f"this is not HTTP: {error or msg}")

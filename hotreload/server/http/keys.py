@@ -178,11 +178,6 @@ def _is_open(scope: Scope) -> bool:
     return has_peer or path in OPEN_PATHS or is_page
 
 
-def _is_page_order(request: Request, peer: Peer | None) -> bool:
-    """True if it is an order of the status page, for which the page must send an admin key."""
-    return peer is None and request.url.path in PAGE_ORDERS and is_own_page(request.headers)
-
-
 @dataclass(frozen=True, slots=True)
 class AdminCheck:
     """Lets root, the daemon's user and one group through, and over TCP clients with an admin key.
@@ -201,7 +196,9 @@ class AdminCheck:
         if peer is not None and not self._is_admin(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
             raise self._refusal(request, words, peer)
-        if is_from_a_page(request.headers) and not _is_page_order(request, peer):
+        # A page may order what it has buttons for, and must send an admin key for that.
+        is_order = request.url.path in PAGE_ORDERS and is_own_page(request.headers)
+        if is_from_a_page(request.headers) and not (peer is None and is_order):
             words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refusal(request, words, peer)
         if peer is not None:

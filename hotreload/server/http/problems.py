@@ -146,10 +146,11 @@ def raw_answer(error: HotReloadError, headers: Mapping[str, str]) -> bytes:
 
 def openai_fields(error: HotReloadError) -> OpenAIFaultFields:
     """Return an error's fields in OpenAI's form; its client goes by the status."""
+    param = error.param if isinstance(error, errors.BadRequest | Refused) else None
     return {
         "message": cut(str(error), MOST_WORDS),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
-        "param": _param(error),
+        "param": param and cut(param, LONGEST_LISTED_REASON),
         "code": error.code,
     }
 
@@ -184,11 +185,6 @@ def _reasons(findings: Sequence[str]) -> list[str]:
     lines = [cut(finding, LONGEST_LISTED_REASON) for finding in findings[:MOST_REASONS]]
     more = len(findings) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
-
-
-def _param(error: HotReloadError) -> str | None:
-    named = error.param if isinstance(error, errors.BadRequest | Refused) else None
-    return named and cut(named, LONGEST_LISTED_REASON)
 
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -243,6 +239,11 @@ def _replace_nonfinite(value: Any) -> Any:
     return value
 
 
+def paths_in(text: str) -> tuple[str, ...]:
+    """Return the paths of a table in a text."""
+    return tuple(text.split())
+
+
 ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_weights"
 OPENAI_ROUTES = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, GET /v1/models"
@@ -255,21 +256,14 @@ MEMORY_IS_FIXED = "the engine keeps the memory that it took at its start"
 MERGE_ADAPTERS = "there are no adapters here: merge them into a checkpoint"
 NOT_SERVED: Mapping[str, str] = {
     **dict.fromkeys(
-        (
-            "/update_weights_from_tensor",
-            "/update_weights_from_distributed",
-            "/update_weights_from_ipc",
-            "/init_weights_update_group",
-            "/destroy_weights_update_group",
-            "/begin_weight_update",
-            "/end_weight_update",
-            "/pull_weights",
-            "/init_weight_transfer_engine",
-            "/shutdown_weight_transfer_engine",
-            "/start_weight_update",
-            "/finish_weight_update",
-            "/fetch_weights",
-            "/collective_rpc",
+        paths_in(
+            """
+            /update_weights_from_tensor /update_weights_from_distributed /update_weights_from_ipc
+            /init_weights_update_group /destroy_weights_update_group /begin_weight_update
+            /end_weight_update /pull_weights /init_weight_transfer_engine
+            /shutdown_weight_transfer_engine /start_weight_update /finish_weight_update
+            /fetch_weights /collective_rpc
+            """
         ),
         USE_A_FOLDER,
     ),

@@ -11,14 +11,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.core.way_in.admission import Origin
 from hotreload.errors import HotReloadError
-from hotreload.server.http.problems import Refused, problem_of, status_of
+from hotreload.server.http.problems import Refused, paths_in, problem_of, status_of
 from hotreload.server.ports import Metrics
 from hotreload.types import Generation
 
@@ -50,30 +50,15 @@ _LOG_FIELDS = "hotreload.noted"
 _ORIGIN = "hotreload.origin"
 
 
-class RequestHeaders:
-    """The headers of one request, by names in any case; of repeated headers the first.
+def header_of(scope: Scope, name: str) -> str | None:
+    """Return a header of the request, of repeated ones the first; None if there is none.
 
-    They are indexed once: each request to the model has a dozen of them read.
+    They are indexed at the first call: each request to the model has a dozen of them read.
     """
-
-    def __init__(self, scope: Scope) -> None:
-        self._values: dict[bytes, bytes] = dict(reversed(scope["headers"]))
-
-    def get(self, name: str) -> str | None:
-        """Return a header; None if there is none."""
-        value = self._values.get(name.lower().encode())
-        return None if value is None else value.decode("latin-1")
-
-    def __contains__(self, name: str) -> bool:
-        """Return True if there is such a header, also an empty one."""
-        return name.lower().encode() in self._values
-
-
-def headers_of(scope: Scope) -> RequestHeaders:
-    """Return the request's headers, indexed at the first call."""
     if _HEADERS not in scope:
-        scope[_HEADERS] = RequestHeaders(scope)
-    return cast(RequestHeaders, scope[_HEADERS])
+        scope[_HEADERS] = dict(reversed(scope["headers"]))
+    value: bytes | None = scope[_HEADERS].get(name.lower().encode())
+    return None if value is None else value.decode("latin-1")
 
 
 class ClientGone(Exception):
@@ -252,11 +237,7 @@ def _disconnect_code(scope: Scope) -> int:
     return CUT_SHORT if was_cut_off() else CLIENT_GONE
 
 
-def _paths(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-COUNTED_FROM_THE_START = _paths(
+COUNTED_FROM_THE_START = paths_in(
     """
     /generate / /v1/completions /v1/chat/completions /v1/models /livez /readyz /health /gate
     /status /history /checkpoints /leaves /events /metrics /webhook/huggingface
@@ -265,7 +246,7 @@ COUNTED_FROM_THE_START = _paths(
     """
 )
 """Paths whose requests metrics count, and show as 0 before there is one."""
-COUNTED_ONCE_ASKED = _paths(
+COUNTED_ONCE_ASKED = paths_in(
     """
     /abort_request /detokenize /flush_cache /get_load /get_model_info /get_server_info
     /get_weight_version /get_weights_by_name /get_world_size /health_generate /keys /model_info
@@ -287,7 +268,7 @@ def _route_label(scope: Any) -> str:
 
 def _request_id(scope: Scope) -> str:
     """Return the client's id of the request, or a new one."""
-    given = headers_of(scope).get(REQUEST_ID_HEADER) or ""
+    given = header_of(scope, REQUEST_ID_HEADER) or ""
     return given if _PLAIN_ID.fullmatch(given) else secrets.token_hex(16)
 
 
@@ -296,7 +277,7 @@ def trace_context(scope: Scope) -> str:
 
     A later version is written as version 00, of which it has the fields.
     """
-    given = headers_of(scope).get(TRACE_HEADER)
+    given = header_of(scope, TRACE_HEADER)
     if given is None or [name for name, _ in scope["headers"]].count(_TRACEPARENT) > 1:
         return ""
     found = _TRACE.fullmatch(given)

@@ -110,16 +110,13 @@ class ResponseAnswer:
         text, ended = self._choice.take_new_text(answer)
         self._ended = ended or {}
         if text:
-            self._grow(text)
+            message = self._open or self._begin()
+            message["content"][0]["text"] += text
+            self._add_text_event("output_text.delta", message, delta=text, logprobs=[])
         for call in self._choice.take_new_calls(answer):
             if self._open is not None:
                 self._close()
             self._call(call)
-
-    def _grow(self, text: str) -> None:
-        message = self._open or self._begin()
-        message["content"][0]["text"] += text
-        self._add_text_event("output_text.delta", message, delta=text, logprobs=[])
 
     def _begin(self) -> Fields:
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}

@@ -6,9 +6,8 @@ from pydantic import Field
 
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION, rename_field
-from hotreload.server.api_schema import kinds
+from hotreload.server.api_schema import kinds, known_fields
 from hotreload.server.api_schema.kinds import FunctionFields, Kind, list_of
-from hotreload.server.api_schema.known_fields import CHAT, IGNORED_FIELDS, SAMPLING, KnownFields
 from hotreload.server.openai import requests
 
 MOST_METADATA = 16
@@ -53,18 +52,20 @@ _SUPPORTED = {
     "tool_choice": kinds.TOOL_CHOICE,
     "parallel_tool_calls": kinds.BOOLEAN,
     "chat_template_kwargs": kinds.OBJECT,
-    **{name: kind for name, (_, kind) in SAMPLING.items()},
+    **{name: kind for name, (_, kind) in known_fields.SAMPLING.items()},
     **MIN_GENERATION,
 }
-_ITS_OWN = """
+_ITS_OWN = known_fields.names(
+    """
     access_programs background background_options context_management conversation
     enable_response_messages image include max_tool_calls previous_input_messages
     previous_response_id prompt stream_options top_logprobs truncation
     """
-RESPONSES = KnownFields(
+)
+RESPONSES = known_fields.KnownFields(
     _SUPPORTED,
-    (CHAT.unsupported | set(_ITS_OWN.split())) - _SUPPORTED.keys(),
-    IGNORED_FIELDS,
+    (known_fields.CHAT.unsupported | _ITS_OWN) - _SUPPORTED.keys(),
+    known_fields.IGNORED_FIELDS,
     other_names={
         **dict.fromkeys(("messages", "prompts", "inputs"), "input"),
         **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
@@ -72,7 +73,7 @@ RESPONSES = KnownFields(
         "reasoning_effort": "reasoning",
     },
     own_idle={
-        **CHAT.own_idle,
+        **known_fields.CHAT.own_idle,
         "instructions": ("",),
         "reasoning": ({},),
         "text": ({},),
@@ -82,7 +83,7 @@ RESPONSES = KnownFields(
 
 
 _TEXTS = ("input_text", "output_text", "text")
-_SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
+_SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *known_fields.SAMPLING)
 """Fields with the same name and meaning as in a chat."""
 
 
@@ -134,7 +135,10 @@ def _message(item: Any, path: str) -> Fields:
             {**given, "content": _content(given.get("content"), path)}, path
         )
     if kind == "function_call":
-        return _call_message(given, path)
+        requests.check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
+        function = {name: given[name] for name in ("name", "arguments") if name in given}
+        call = {"type": "function", "id": given.get("call_id", ""), "function": function}
+        return requests.plain_message({"role": "assistant", "tool_calls": [call]}, path)
     if kind == "function_call_output":
         requests.check_no_more(given, {"call_id", "output"}, path, "leave it out")
         content = _content(given.get("output"), path)
@@ -142,13 +146,6 @@ def _message(item: Any, path: str) -> Fields:
         return requests.plain_message(result, path)
     words = "must be message, function_call or function_call_output: this server stores nothing "
     raise requests.bad_value(f"{path}.type", f"{words}that another type could refer to")
-
-
-def _call_message(given: Fields, path: str) -> Fields:
-    requests.check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
-    function = {name: given[name] for name in ("name", "arguments") if name in given}
-    call = {"type": "function", "id": given.get("call_id", ""), "function": function}
-    return requests.plain_message({"role": "assistant", "tool_calls": [call]}, path)
 
 
 def _content(content: Any, path: str) -> Any:

@@ -38,9 +38,14 @@ DEFAULT_ROWS = 100
 
 
 def add_info_routes[P](
-    app: FastAPI, entrance: Entrance[P], status: Status, model: answers.ServedModel
+    app: FastAPI,
+    entrance: Entrance[P],
+    status: Status,
+    model: answers.ServedModel,
+    last_token_at: Callable[[], float],
 ) -> None:
-    """Add the routes that describe the model, the server and its load."""
+    """Add the routes that describe the model, the server, its load and its health."""
+    health_probe = HealthProbe(entrance, last_token_at)
 
     def facts() -> answers.EngineFacts:
         with entrance.lend_engine() as engine:
@@ -92,6 +97,12 @@ def add_info_routes[P](
             words = f"Invalid include sections: {unknown}. Valid options: {[*answers.SECTIONS]}"
             raise Refused(400, "bad_field", words, param="include")
         return Json(answers.loads(status.engines(), facts(), include=named, rank=dp_rank))
+
+    @app.get("/health_generate")
+    @Operation("SGLang's: make one token.", None, (503,))
+    async def health_generate() -> Response:
+        await health_probe.wait_for_token()
+        return Response(status_code=200)
 
 
 class TokensFields(TypedDict):
@@ -250,19 +261,6 @@ HEALTHY_SECONDS = 20.0
 ONE_TOKEN_REQUEST = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
 
 
-def add_health_probe[P](
-    app: FastAPI, entrance: Entrance[P], last_token_at: Callable[[], float]
-) -> None:
-    """Add the route that makes one token; `last_token_at` is as in `HealthProbe`."""
-    health_probe = HealthProbe(entrance, last_token_at)
-
-    @app.get("/health_generate")
-    @Operation("SGLang's: make one token.", None, (503,))
-    async def health_generate() -> Response:
-        await health_probe.wait_for_token()
-        return Response(status_code=200)
-
-
 @dataclass(slots=True)
 class HealthProbe[P]:
     """Requests one token from the engine for all callers; one such request runs at a time.
@@ -281,7 +279,8 @@ class HealthProbe[P]:
         began = time.monotonic()
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._make_token(), name="one token")
-            self._probe.add_done_callback(_mark_error_seen)
+            # The error is read even if all callers have left: asyncio logs unread errors.
+            self._probe.add_done_callback(lambda done: done.cancelled() or done.exception())
         done, _ = await asyncio.wait({self._probe}, timeout=self.within)
         if done:
             return self._probe.result()
@@ -297,9 +296,3 @@ class HealthProbe[P]:
             aclosing(lease.engine.answers.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)
-
-
-def _mark_error_seen(probe: asyncio.Task[None]) -> None:
-    """Read the task's error even if all callers have left: asyncio logs unread errors."""
-    if not probe.cancelled():
-        probe.exception()

@@ -12,15 +12,10 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hotreload import json_fields
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, HotReloadError, show_value
-from hotreload.json_fields import (
-    Fields,
-    GenerationFields,
-    attempt_fields,
-    generation_fields,
-    reason_fields,
-)
+from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.api_schema.kinds import BOOLEAN
 from hotreload.server.api_schema.operation import Operation, Parameter, read_body
@@ -47,97 +42,6 @@ class UpdatedFields(TypedDict):
     reason: str | None
 
 
-def add_sglang_update_routes[P](
-    app: FastAPI,
-    guarded: APIRouter,
-    entrance: Entrance[P],
-    operator: Callable[[], Operator],
-    status: Status,
-) -> None:
-    """Add the routes; all but the read-only ones require an administrator's rights."""
-
-    @app.get("/weight_version")
-    @app.get("/weight_info")
-    @app.get("/get_weight_version")
-    @Operation(
-        "SGLang's and vLLM's: the version of the weights that answer.", GenerationFields, (503,)
-    )
-    async def get_weight_version() -> Response:
-        return Json(generation_fields(check_live(status.live)))
-
-    @guarded.post("/update_weights_from_disk")
-    @Operation(
-        "SGLang's: make a checkpoint live; answer once it is live, or with the reason.",
-        UpdatedFields,
-        body=bodies.UPDATE_FIELDS,
-        required=("model_path",),
-        others={400: UpdatedFields},
-    )
-    async def update_weights_from_disk(request: Request) -> Response:
-        return await _answer_update(entrance, operator, request, "model_path")
-
-    @guarded.post("/update_weight_version")
-    @Operation(
-        "SGLang's and vLLM's: name the weights that answer.",
-        GenerationFields,
-        body=bodies.NAME_FIELDS,
-        required=("new_version",),
-        others={400: NotDoneFields},
-    )
-    async def update_weight_version(request: Request) -> Response:
-        try:
-            given = await read_body(request)
-            version = given["new_version"]
-            if not version:
-                raise BadRequest("new_version is empty", code="bad_field", param="new_version")
-            if given.get("abort_all_requests"):
-                await abort(entrance)
-            by = requester("version", request, route=request.url.path)
-            live = await operator().name_live(version, by=by)
-        except HotReloadError as fault:
-            return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
-        said = {"success": True, "message": f"Weight version updated to {version}"}
-        return Json({**said, "new_version": version, **generation_fields(live)})
-
-
-async def _answer_update[P](
-    entrance: Entrance[P], operator: Callable[[], Operator], request: Request, folder: str
-) -> Response:
-    """Carry out an update; answer 200 when its weights are live, else 400 with the reason.
-
-    `folder` is the field of the body that names the checkpoint. Requests are aborted, where that is
-    asked for, once the order is accepted. It is carried out even if its client leaves.
-    """
-    try:
-        given = await read_body(request)
-        check_name(given[folder])
-        version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
-        by = requester("reload", request, route=request.url.path)
-        pending = operator().reload(given[folder], by=by, force=False, version=version)
-
-        async def outcome() -> Attempt:
-            promise = await pending
-            if aborts:
-                await abort(entrance)
-            return await asyncio.shield(promise)  # other requests may wait for it, too
-
-        attempt = await carry_out(outcome(), request)
-        assert attempt is not None, "there is no deadline"
-    except HotReloadError as fault:
-        return _not_updated(str(fault), reason_fields(fault.reason))
-    if attempt.outcome is not Outcome.LIVE:
-        why = attempt.reason.message if attempt.reason else attempt.outcome.value
-        return _not_updated(why, attempt_fields(attempt))
-    named = f" Weight version updated to {version}." if version else ""
-    said = {"success": True, "message": f"Succeeded to update model weights.{named}"}
-    return Json({**said, "num_paused_requests": 0, "status": "ok", **attempt_fields(attempt)})
-
-
-def _not_updated(why: str, fields: Mapping[str, Any]) -> Json:
-    said = failure_fields(f"Failed to update weights: {why}")
-    return Json({**said, "num_paused_requests": 0, **fields}, 400)
-
-
 class WorldSizeFields(TypedDict):
     """The number of devices."""
 
@@ -157,10 +61,59 @@ class NotCheckedFields(TypedDict):
     error: FaultFields
 
 
-def add_vllm_routes[P](
-    app: FastAPI, guarded: APIRouter, entrance: Entrance[P], operator: Callable[[], Operator]
+def add_update_routes[P](
+    app: FastAPI,
+    guarded: APIRouter,
+    entrance: Entrance[P],
+    operator: Callable[[], Operator],
+    status: Status,
 ) -> None:
-    """Add the routes; all but the read-only one require an administrator's rights."""
+    """Add the routes of both; all but the read-only ones require an administrator's rights."""
+
+    @app.get("/weight_version")
+    @app.get("/weight_info")
+    @app.get("/get_weight_version")
+    @Operation(
+        "SGLang's and vLLM's: the version of the weights that answer.",
+        json_fields.GenerationFields,
+        (503,),
+    )
+    async def get_weight_version() -> Response:
+        return Json(json_fields.generation_fields(check_live(status.live)))
+
+    @guarded.post("/update_weights_from_disk")
+    @Operation(
+        "SGLang's: make a checkpoint live; answer once it is live, or with the reason.",
+        UpdatedFields,
+        body=bodies.UPDATE_FIELDS,
+        required=("model_path",),
+        others={400: UpdatedFields},
+    )
+    async def update_weights_from_disk(request: Request) -> Response:
+        return await _answer_update(entrance, operator, request, "model_path")
+
+    @guarded.post("/update_weight_version")
+    @Operation(
+        "SGLang's and vLLM's: name the weights that answer.",
+        json_fields.GenerationFields,
+        body=bodies.NAME_FIELDS,
+        required=("new_version",),
+        others={400: NotDoneFields},
+    )
+    async def update_weight_version(request: Request) -> Response:
+        try:
+            given = await read_body(request)
+            version = given["new_version"]
+            if not version:
+                raise BadRequest("new_version is empty", code="bad_field", param="new_version")
+            if given.get("abort_all_requests"):
+                await abort(entrance)
+            by = requester("version", request, route=request.url.path)
+            live = await operator().name_live(version, by=by)
+        except HotReloadError as fault:
+            return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
+        said = {"success": True, "message": f"Weight version updated to {version}"}
+        return Json({**said, "new_version": version, **json_fields.generation_fields(live)})
 
     @app.get("/get_world_size")
     @Operation(
@@ -208,6 +161,46 @@ def add_vllm_routes[P](
         except BadRequest as fault:
             words = str(fault)
             return Json(NotCheckedFields(detail=words, error={"message": words}), 400)
+
+
+async def _answer_update[P](
+    entrance: Entrance[P], operator: Callable[[], Operator], request: Request, folder: str
+) -> Response:
+    """Carry out an update; answer 200 when its weights are live, else 400 with the reason.
+
+    `folder` is the field of the body that names the checkpoint. Requests are aborted, where that is
+    asked for, once the order is accepted. It is carried out even if its client leaves.
+    """
+    try:
+        given = await read_body(request)
+        check_name(given[folder])
+        version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
+        by = requester("reload", request, route=request.url.path)
+        pending = operator().reload(given[folder], by=by, force=False, version=version)
+
+        async def outcome() -> Attempt:
+            promise = await pending
+            if aborts:
+                await abort(entrance)
+            return await asyncio.shield(promise)  # other requests may wait for it, too
+
+        attempt = await carry_out(outcome(), request)
+        assert attempt is not None, "there is no deadline"
+    except HotReloadError as fault:
+        return _not_updated(str(fault), json_fields.reason_fields(fault.reason))
+    if attempt.outcome is not Outcome.LIVE:
+        why = attempt.reason.message if attempt.reason else attempt.outcome.value
+        return _not_updated(why, json_fields.attempt_fields(attempt))
+    named = f" Weight version updated to {version}." if version else ""
+    said = {"success": True, "message": f"Succeeded to update model weights.{named}"}
+    return Json(
+        {**said, "num_paused_requests": 0, "status": "ok", **json_fields.attempt_fields(attempt)}
+    )
+
+
+def _not_updated(why: str, fields: Mapping[str, Any]) -> Json:
+    said = failure_fields(f"Failed to update weights: {why}")
+    return Json({**said, "num_paused_requests": 0, **fields}, 400)
 
 
 async def _check_weights[P](entrance: Entrance[P], given: Fields) -> Fields:

@@ -22,7 +22,6 @@ from hotreload.types import Generation, Revision
 
 Message = list[Any]
 """The kind of the message, and its parts."""
-OnMessage = Callable[[Message], None]
 
 LARGEST = 2**30
 """The most bytes of a message; one holds at most one request's body, and bodies are limited."""
@@ -153,7 +152,7 @@ UNPACKED: Fields = {
 class Wire(asyncio.Protocol):
     """One end of the connection. Messages sent in one turn of the loop are written together."""
 
-    def __init__(self, on_message: OnMessage, on_gone: Callable[[], None]) -> None:
+    def __init__(self, on_message: Callable[[Message], None], on_gone: Callable[[], None]) -> None:
         """`on_message` gets each message; `on_gone` is called once the connection is closed."""
         self._on_message = on_message
         self._on_gone = on_gone
