@@ -25,7 +25,7 @@ NOT_TRUSTED = (18, 19, 20, 21)
 """OpenSSL's codes of a certificate whose CA is not known."""
 
 
-class Place:
+class DaemonPlace:
     """A place at which a daemon answers."""
 
     ways = ""
@@ -59,7 +59,7 @@ class Place:
         return ""
 
 
-class SocketPlace(Place):
+class SocketPlace(DaemonPlace):
     """The unix socket of a daemon on this machine."""
 
     ways = "--socket, --config or $HOTRELOAD_SOCKET"
@@ -115,7 +115,7 @@ class SocketPlace(Place):
         return f"its process {pid} is there, and hangs or is very busy: look at its log"
 
 
-class UrlPlace(Place):
+class UrlPlace(DaemonPlace):
     """The address of a daemon, http or https, and the key that is sent there."""
 
     ways = "--url or $HOTRELOAD_URL"

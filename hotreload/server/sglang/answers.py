@@ -43,12 +43,12 @@ class ServedFields(TypedDict):
     model_path: str
     served_model_name: str
     tokenizer_path: str
-    disaggregation_mode: Literal["null"]
 
 
 class ModelInfoFields(ServedFields, GenerationFields):
     """The model and its weights."""
 
+    disaggregation_mode: Literal["null"]
     is_generation: Literal[True]
     model_type: str | None
     architectures: list[str] | None
@@ -57,6 +57,7 @@ class ModelInfoFields(ServedFields, GenerationFields):
 class ServerInfoFields(ServedFields, GenerationFields):
     """The server's settings."""
 
+    disaggregation_mode: Literal["null"]
     tp_size: int
     pp_size: int
     dp_size: int
@@ -113,7 +114,6 @@ class ServedModel:
             "model_path": self.path,
             "served_model_name": self.name,
             "tokenizer_path": self.path,
-            "disaggregation_mode": "null",
         }
 
 
@@ -126,6 +126,7 @@ def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fiel
         "load_format": facts.get("load_format"),
         "reasoning_parser": None,
         "tool_call_parser": None,
+        "disaggregation_mode": "null",
         "has_image_understanding": False,
         "has_audio_understanding": False,
         "model_type": facts.get("model_type"),
@@ -148,6 +149,7 @@ def server_info(
         "ep_size": facts.get("ep_size", 1),
         "num_gpus": tp * len(engines),
         "load_balance_method": "total_requests",
+        "disaggregation_mode": "null",
         "disaggregation_bootstrap_port": None,
         "encoder_only": False,
         "max_total_num_tokens": facts.get("max_total_tokens"),
