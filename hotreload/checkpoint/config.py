@@ -77,13 +77,10 @@ def _normal(stated: Mapping[str, Any]) -> dict[str, Any]:
     layers = normal.get("layer_types")
     if not layers or (isinstance(layers, list) and layers.count("full_attention") == len(layers)):
         normal["layer_types"] = None  # newer libraries spell out the default
-    normal["eos_token_id"] = _as_set(normal.get("eos_token_id"))
+    stops = normal.get("eos_token_id")
+    normal["eos_token_id"] = sorted(stops, key=str) if isinstance(stops, list) else [stops]
     normal["rope_theta"], normal["rope_scaling"] = _rope(normal)
     return normal
-
-
-def _as_set(ids: Any) -> Any:
-    return sorted(ids, key=str) if isinstance(ids, list) else [ids]
 
 
 def _rope(stated: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -155,14 +155,11 @@ class OpenFile:
     def _open(self) -> int:
         if self._fd is None:
             self._fd = _regular(self.path)
-            self._check_same(self._fd)
+            # The path may lead to another file now; `check_unchanged` sees writes.
+            before, now = self._seen, identity_of(os.fstat(self._fd))
+            if before and (before.dev, before.ino, before.size) != (now.dev, now.ino, now.size):
+                raise Changed("it was replaced while it was read")
         return self._fd
-
-    def _check_same(self, fd: int) -> None:
-        """Changed when the path now leads to another file; `check_unchanged` sees writes."""
-        before, now = self._seen, identity_of(os.fstat(fd))
-        if before and (before.dev, before.ino, before.size) != (now.dev, now.ino, now.size):
-            raise Changed("it was replaced while it was read")
 
 
 def _regular(path: Path) -> int:

@@ -159,17 +159,13 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
     return kind(message, code=finding.code, findings=listing)
 
 
-def list_words(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """List the findings' words: a few of each kind, then how many more there are."""
-    return tuple(finding.message for finding in limit_findings(findings, SHOWN_OF_A_KIND))
-
-
 def fault(findings: tuple[Finding, ...]) -> HotReloadError:
-    """Make the error of these findings, led by the most telling one."""
+    """Make the error of these findings: the most telling one first, a few of each kind listed."""
     first = most_telling(findings)
     others = total(findings) - 1
     more = f" (and {others} more)" if others else ""
-    return error_of(first, first.message + more, list_words(findings))
+    shown = [each.message for each in limit_findings(findings, SHOWN_OF_A_KIND)]
+    return error_of(first, first.message + more, shown)
 
 
 # --- files that cannot be read, or have changed -----------------------------------------------

@@ -271,7 +271,9 @@ def find_counted(
     never, needed = never_loaded(stated), served.tensors if served is not None else {}
     loaded = (name for name in found if not matches(name, never))
     names = frozenset(n for n in loaded if n in needed or not matches(n, policy.extra_tensors))
-    dtype = _served_dtype(stated, compute_in)
+    # An engine gives this dtype to floats; float32 if none is set.
+    named = compute_in if compute_in != AUTO else stated.get("dtype") or stated.get("torch_dtype")
+    dtype = _SAFETENSORS.get(str(named), _FLOAT32)
     cast = sorted(name for name in names if found[name].tensor.dtype != dtype)
     if not cast:
         return CountedTensors(names)
@@ -288,9 +290,3 @@ def _config_or_none(looked: Survey) -> Mapping[str, Any] | None:
 
 def _unknown(why: str) -> CountedTensors:
     return CountedTensors(unknown=(f"no fingerprint can be told of the files: {why}",))
-
-
-def _served_dtype(stated: Mapping[str, Any], compute_in: str) -> str:
-    """Return the dtype that the engine gives to floats; float32 if none is set."""
-    named = compute_in if compute_in != AUTO else stated.get("dtype") or stated.get("torch_dtype")
-    return _SAFETENSORS.get(str(named), _FLOAT32)

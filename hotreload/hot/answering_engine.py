@@ -16,7 +16,7 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import BadRequest, EngineLost, NotServing, show_value
 from hotreload.hot.loop_thread import Home
 from hotreload.threads import run_to_end
-from hotreload.types import Generation, Lease, Mode
+from hotreload.types import Lease, Mode
 
 Prompt = str | list[int] | tuple[int, ...]
 """A text, or its token ids."""
@@ -123,7 +123,7 @@ class AnsweringEngine:
         ):
             async for answer in answers:
                 for each in answer if isinstance(answer, list) else [answer]:
-                    stamp(each, lease.generation)
+                    each["meta_info"] = {**each.get("meta_info", {}), **lease.generation.stamp}
                 yield answer
 
     @asynccontextmanager
@@ -231,11 +231,6 @@ def check_is_staged(value: object, kind: type) -> None:
     """BadRequest unless `stage` returned the value."""
     if not isinstance(value, kind):
         raise BadRequest(f"staged must be what stage returned, and is a {type(value).__name__}")
-
-
-def stamp(answer: Answer, generation: Generation) -> None:
-    """Write number, revision and fingerprint of its generation into the answer's `meta_info`."""
-    answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
 
 
 def _copies(sampling: Any) -> dict[str, int]:

@@ -78,7 +78,10 @@ class Alarm:
 
     def _arm(self, root: "tuple[str, int, int] | None") -> None:
         _READER_LOG.addFilter(self._look_for_overflow)
-        _quieten_watchdog()
+        _EMITTER_LOG.addFilter(_is_worth_a_line)
+        # watchdog 7.1 finds folders made quickly inside one another twice; the second time adds
+        # nothing.
+        warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, r"watchdog\.")
         # Full events distinguish a folder that was renamed into the root from one made there.
         self._observer = InotifyObserver(generate_full_events=True)
         if self._root.parent.is_dir():
@@ -132,15 +135,8 @@ class _Handler(fs.FileSystemEventHandler):
         self._note(event)
 
 
-def _quieten_watchdog() -> None:
-    """Silence two messages of watchdog 7.1 about races that it gets over by itself."""
-    _EMITTER_LOG.addFilter(_is_worth_a_line)
-    # watchdog finds folders made quickly inside one another twice; the second time adds nothing.
-    warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, r"watchdog\.")
-
-
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    # An event came while watchdog was being stopped; no order of stopping avoids that.
+    # An event came while watchdog 7.1 was being stopped; no order of stopping avoids that.
     return "called when the thread is inactive" not in record.getMessage()
 
 

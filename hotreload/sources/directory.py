@@ -88,7 +88,7 @@ class DirectorySource:
 
         CheckpointRejected when the revision stands for a passed-over folder.
         """
-        if (reason := self._tree.why_passed_over(revision)) is not None:
+        if (reason := self._tree.passed_over.why(revision)) is not None:
             raise CheckpointRejected(reason.message, code=reason.code)
         if self._seen.find(revision.id) is None:
             with suppress(BadRequest):  # no such folder any more

@@ -99,10 +99,6 @@ class Place:
         """Return whether there is an entry of this name."""
         return any(entry.name == name for entry in self.entries)
 
-    def changed_at(self, name: str) -> int | None:
-        """When this entry was last touched; None when there is no such entry."""
-        return next((entry.ctime for entry in self.entries if entry.name == name), None)
-
     def last_change(self, but: str | None = None) -> int:
         """When any entry other than `but` was last touched."""
         return max((entry.ctime for entry in self.entries if entry.name != but), default=0)
@@ -158,7 +154,8 @@ class FollowedPlace:
         A rename vouches for what the folder held on arrival, a marker for what was there before
         it (a plain copy of a finished folder may well bring the marker first).
         """
-        marked = self.place.changed_at(marker) if marker else None
+        times = (entry.ctime for entry in self.place.entries if entry.name == marker)
+        marked = next(times, None)
         return self.claimed or (marked is not None and marked >= self.place.last_change(but=marker))
 
     def begin_anew(self, now: float) -> None:

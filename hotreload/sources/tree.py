@@ -32,7 +32,7 @@ from hotreload.sources.place import (
 )
 from hotreload.sources.places import UnchangedPlaces, walk
 from hotreload.sources.seen_revisions import SeenRevisions
-from hotreload.types import Reason, Revision
+from hotreload.types import Revision
 
 
 class Tree:
@@ -51,7 +51,7 @@ class Tree:
         self._path, self._options, self._seen = path, options, seen
         self._clock, self._wall = clock, wall
         self._roots, self._is_refused = [path, *options.roots], is_refused
-        self._passed_over = PassedOverFolders(options.settle, options.patience)
+        self.passed_over = PassedOverFolders(options.settle, options.patience)
         self._cancel: threading.Event | None = None
         self._followed: dict[Path, FollowedPlace] = {}
         self._best: FollowedPlace | None = None
@@ -124,16 +124,12 @@ class Tree:
         unmatched = (make_row(each, ListedState.ODD, words, "pattern") for each in self._unmatched)
         return [*list_places(self._rows, self._followed), *unmatched]
 
-    def why_passed_over(self, revision: Revision) -> Reason | None:
-        """Say why this revision cannot be loaded, if it stands for a passed-over folder."""
-        return self._passed_over.why(revision)
-
     def stand_in(self, folder: Path) -> Revision | None:
         """Return the revision that stands for a folder of foreign weights; else None."""
         each = self._followed.get(folder)
         if each is None or each.place.oddity is None or each.place.oddity.code != "format":
             return None
-        return self._passed_over.revision(each)
+        return self.passed_over.revision(each)
 
     def doubt(self, folder: Path) -> None:
         """Name it again at the next look, once it is quiet: its bytes have changed."""
@@ -321,7 +317,7 @@ class Tree:
     def _report_passed_over(self, unfit: Sequence[FollowedPlace], look: Look) -> None:
         """Put the folders that have been odd for long enough into the look."""
         odd = [each for each in unfit if each.oddity]
-        ready = [e for e in odd if self._is_odd_for(e, self._passed_over.report_after(e), look)]
+        ready = [e for e in odd if self._is_odd_for(e, self.passed_over.report_after(e), look)]
         look.passed_over = passed_over.report(ready)
         look.reported = {each.place.folder for each in ready}
         if look.best is None and not ready and odd:
@@ -332,10 +328,10 @@ class Tree:
         for each in unfit:
             if each.oddity is None and each.place.weights:
                 return self._revision(each) if self._is_quiet(each, self._span(each)) else None
-            after = self._passed_over.refuse_after(each) if each.oddity else None
+            after = self.passed_over.refuse_after(each) if each.oddity else None
             if after is not None:
                 is_due = self._is_odd_for(each, after, look)
-                return self._passed_over.revision(each) if is_due else None
+                return self.passed_over.revision(each) if is_due else None
         return None
 
     def _is_odd_for(self, each: FollowedPlace, span: float, look: Look) -> bool:

@@ -127,14 +127,10 @@ def _vocabulary(special: list[str]) -> list[str]:
     """Return the tokens by id, spelt in bytes: grammar backends support no other decoder."""
     numbers = (f"{_SPACE}{number}" for number in SAID_NUMBERS)
     words = (f"{_SPACE}{word}" for word in WORDS)
-    return [*_byte_alphabet(), *special, *numbers, *words, *OPENERS]
-
-
-def _byte_alphabet() -> list[str]:
-    """Return GPT-2's printable character for each byte; token 0, which NaN logits give, is '!'."""
+    # GPT-2's printable character for each byte; token 0, which NaN logits give, is '!'.
     as_they_are = (*range(33, 127), *range(161, 173), *range(174, 256))
-    others = range(256 - len(as_they_are))
-    return [*map(chr, as_they_are), *(chr(256 + n) for n in others)]
+    others = (256 + number for number in range(256 - len(as_they_are)))
+    return [*map(chr, (*as_they_are, *others)), *special, *numbers, *words, *OPENERS]
 
 
 # --- the small text that a trained checkpoint learns: prompts of a word, answers of a sentence ----
