@@ -20,7 +20,6 @@ from hotreload.quiet import LOUD, Quiet, run_steps
 from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-_Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 BUFFER = 16 * 2**20
 """With 1 MiB reading is a quarter faster on an idle machine. But each return from a read, a hash
@@ -153,23 +152,19 @@ class _Tensors:
         tensors = self._header.tensors
         while len(self.held) < len(tensors):
             tensor = tensors[len(self.held)]
-            lies = self._header.place_of(tensor)
-            self._take(tensor, piece[max(lies[0] - offset, 0) : lies[1] - offset])
-            if lies[1] > offset + len(piece):
+            begin, end = self._header.place_of(tensor)
+            is_counted = tensor.name in self._counted
+            part = piece[max(begin - offset, 0) : end - offset]
+            self._digest.update(part)
+            if is_counted:
+                self._sum.update(part)
+            if end > offset + len(piece):
                 break
-            self._end(tensor, *lies)
-
-    def _take(self, tensor: StoredTensor, part: memoryview) -> None:
-        self._digest.update(part)
-        if tensor.name in self._counted:
-            self._sum.update(part)
-
-    def _end(self, tensor: StoredTensor, begin: int, end: int) -> None:
-        self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
-        if tensor.name in self._counted:
-            self.sums[tensor.name] = self._sum.value
-        self._digest.reset()
-        self._sum.reset()
+            self.held[tensor.name] = TensorBytes(self._name, begin, end, self._digest.hexdigest())
+            if is_counted:
+                self.sums[tensor.name] = self._sum.value
+            self._digest.reset()
+            self._sum.reset()
 
 
 class _Scan:
@@ -203,17 +198,13 @@ class _Scan:
             start = end - (tensor.end - tensor.begin) + run.begin - offset  # in this piece
             if start >= len(piece):
                 break
-            self._count_tensor(mask, tensor, start // SIZES[tensor.dtype])
-
-    def _count_tensor(self, mask: _Mask, tensor: StoredTensor, start: int) -> None:
-        """Count a tensor's bad values; it begins at element `start` of the piece, or before it."""
-        count = (tensor.end - tensor.begin) // SIZES[tensor.dtype]
-        part = mask[max(start, 0) : start + count]
-        found = int(np.count_nonzero(part))
-        if found:
-            at = int(part.argmax()) + max(start, 0) - start
-            _, seen, first = self._bad.get(tensor.name, (tensor, 0, at))
-            self._bad[tensor.name] = (tensor, seen + found, first)
+            size = SIZES[tensor.dtype]
+            begin = start // size  # its first element in the piece; below 0 before it
+            part = mask[max(begin, 0) : begin + (tensor.end - tensor.begin) // size]
+            if found := int(np.count_nonzero(part)):
+                at = int(part.argmax()) + max(begin, 0) - begin
+                _, seen, first = self._bad.get(tensor.name, (tensor, 0, at))
+                self._bad[tensor.name] = (tensor, seen + found, first)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -10,11 +10,6 @@ from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, LoadFacts, Staged
 
-SwitchStep = Callable[[Staged], Awaitable[None]]
-"""A step of a switch with staged weights; it raises the reason of a failure."""
-LastStep = Callable[[Staged, bool], Awaitable[None]]
-"""The step that makes weights live; with True it proves those that only then can be proven."""
-
 
 class Hold:
     """The device memory that staged weights take, until they go live or are released."""
@@ -44,13 +39,14 @@ class AsyncStagedWeights:
         weights: Staged,
         hold: Hold,
         *,
-        prove: SwitchStep,
-        go_live: LastStep,
+        prove: Callable[[Staged], Awaitable[None]],
+        go_live: Callable[[Staged, bool], Awaitable[None]],
         progress: AttemptProgress,
         why_unprovable: str | None,
         turn: Callable[[int | None], AbstractAsyncContextManager[None]],
         one_at_a_time: asyncio.Lock,
     ) -> None:
+        """`go_live` with True proves weights that can be proven only once they are live."""
         self.name = weights.revision.label
         self.fingerprint = weights.fingerprint
         self.loading: LoadFacts | None = weights.loading

@@ -80,7 +80,12 @@ class WeightChanges:
             self._wants = lambda: is_rollback or self.rollbacks == asked
             if not self._wants():
                 raise Superseded("a rollback was asked for meanwhile")
-            self._check_still_live(upon)
+            live = self.replica.live
+            if upon is not None and upon.revision != live.revision:
+                raise Superseded(
+                    "only a part of the tensors was staged, the others are those of generation "
+                    f"{upon.number}, and generation {live.number} is live now: stage the part again"
+                )
             with self._name_the_end():
                 yield
 
@@ -93,14 +98,6 @@ class WeightChanges:
             if self._is_ending:
                 raise NotServing("the engine was closed meanwhile") from given_up
             raise
-
-    def _check_still_live(self, upon: Generation | None) -> None:
-        live = self.replica.live
-        if upon is not None and upon.revision != live.revision:
-            raise Superseded(
-                "only a part of the tensors was staged, the others are those of generation "
-                f"{upon.number}, and generation {live.number} is live now: stage the part again"
-            )
 
     @asynccontextmanager
     async def lock_memory(self) -> AsyncIterator[None]:
