@@ -5,7 +5,7 @@ Names come from files that are not trusted: they are shown escaped and cut.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,14 +124,13 @@ class Findings:
 
     def all(self) -> tuple[Finding, ...]:
         """Return the kept findings, by kind; the last of a kind stands for those not kept."""
-        return tuple(
-            finding for code, kept in self._kept.items() for finding in (*kept, *self._rest(code))
-        )
-
-    def _rest(self, code: str) -> Iterator[Finding]:
-        count = self._more[code]
-        if count:
-            yield Finding(code, f"and {count} more findings of kind {code}", count=count)
+        every = list[Finding]()
+        for code, kept in self._kept.items():
+            every += kept
+            if count := self._more[code]:
+                words = f"and {count} more findings of kind {code}"
+                every.append(Finding(code, words, count=count))
+        return tuple(every)
 
 
 def limit_findings(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> tuple[Finding, ...]:
