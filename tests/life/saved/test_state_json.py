@@ -128,7 +128,9 @@ def test_the_fields_that_judges_had_in_version_10_are_evidence() -> None:
     ]
     assert attempt.evidence[1].words == "bake convicted: they are worse"
     told = bake_of(attempt.facts)
-    assert told == TypeAdapter(Bake).validate_python(BAKED)
+    spelled = {"hits": "answers", "old_hits": "old_answers"}
+    signals = [{spelled.get(name, name): each[name] for name in each} for each in BAKED["signals"]]
+    assert told == TypeAdapter(Bake).validate_python({**BAKED, "signals": signals})
     found = behaviour_fields(replace(FOUND, worst=(BothAnswers(**WORST),)))
     facts = {**OF_JUDGES, "bake": told and bake_fields(told), "behaviour": found}
     assert in_json(attempt.facts) == in_json(facts)
