@@ -84,7 +84,7 @@ def test_an_attempt_from_before_loading_was_told_is_read() -> None:
 
 
 NOON = 1_700_000_000.0
-BAKED = {
+BAKED: dict[str, Any] = {
     **{"outcome": "convicted", "since": NOON, "until": NOON + 300.0, "answers": 100},
     **{"against": 6, "old_answers": 1000, "words": "they are worse"},
     "signals": [
