@@ -146,7 +146,7 @@ class Daemon:
             live_settings=self.live_settings,
             keys=self.secrets.keys,
             metrics=self.metrics,
-            live=lambda: self.status.live,
+            live=lambda: self.status.picture.live,
             engines=self.slot.engines,
             publish=publish,
         )

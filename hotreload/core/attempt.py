@@ -107,9 +107,8 @@ class AttemptUnderWay:
         async with self._all_or_none() as rollout:
             switch = rollout.first
             with rollout.work_on(switch):
-                async with switch.keep_staged(
-                    lambda engine: engine.weights.stage(checkpoint)
-                ) as staged:
+                held = switch.keep_staged(lambda engine: engine.weights.stage(checkpoint))
+                async with held as staged:
                     self._learn()
                     self.wanted.check()
                     if why := switch.replica.engine.switch.cannot_overlap:

@@ -9,13 +9,11 @@ from hotreload.json_fields import Fields, attempt_fields, drift_fields, generati
 from hotreload.types import Attempt, Generation, Mode, Outcome, Phase, Revision
 
 OUTCOME_LEVELS = {
-    Outcome.LIVE: INFO,
-    Outcome.PASSED: INFO,
     Outcome.REJECTED: WARNING,
     Outcome.POSTPONED: WARNING,
-    Outcome.SUPERSEDED: INFO,
     Outcome.LOST: CRITICAL,
 }
+"""The levels of ends that are no plain information."""
 DRAINS_UNASKED = (
     "nothing, if swaps may hold requests until those under way have ended: [reload] mode = "
     "'drain' says that it is meant; otherwise change what `why` names"
@@ -97,7 +95,7 @@ class AttemptEnd(Event):
 
     @property
     def level(self) -> int:
-        return OUTCOME_LEVELS[self.attempt.outcome]
+        return OUTCOME_LEVELS.get(self.attempt.outcome, INFO)
 
     def fields(self) -> Fields:
         live = self.live.number if self.live else None

@@ -99,10 +99,8 @@ class ReplicaNow:
         before, self.live = self.live, generation
         if before is not None and before != generation and mode is Mode.OVERLAP:
             weights = (generation.revision, generation.fingerprint)
-            older = [
-                before,
-                *self.older_generations,
-            ]  # without those that a rollback made live again
+            older = [before, *self.older_generations]
+            # Without those that a rollback made live again.
             self.older_generations = [g for g in older if (g.revision, g.fingerprint) != weights]
 
     def fields(self, now: float) -> Fields:

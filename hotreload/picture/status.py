@@ -116,39 +116,26 @@ class Status:
 
     def __init__(self, picture: Picture, *, named: Callable[[], Sequence[str]] = tuple) -> None:
         """`named` lists the ids of revisions that the source has now, the newest first."""
-        self._picture = picture
+        self.picture = picture
         self._named = named
-
-    @property
-    def live(self) -> Generation | None:
-        """The live generation; None while booting."""
-        return self._picture.live
-
-    def ready(self) -> tuple[bool, list[str]]:
-        """Return True if requests are answered, else False and why."""
-        return self._picture.ready()
 
     def verdict(self, asked: str | None = None) -> Fields:
         """Return the /gate document; `pass` says whether what was wanted last is live for good.
 
         Or the revision that is `asked` about, by its id or label.
         """
-        newer = list_newer_refusals(self._picture.ledger, self._named())
-        return verdict_fields(self._picture, newer[0] if newer else None, asked)
-
-    def engines(self) -> list[ReplicaFigures]:
-        """Return how busy each engine is, by its index."""
-        return list(self._picture.readings.replicas())
+        newer = list_newer_refusals(self.picture.ledger, self._named())
+        return verdict_fields(self.picture, newer[0] if newer else None, asked)
 
     def page_for_gateways(self) -> str:
         """Return the few metrics that gateways read many times a second, as they are now."""
-        return "".join(report.page_for_gateways() for report in self._picture.reports)
+        return "".join(report.page_for_gateways() for report in self.picture.reports)
 
     def snapshot(self) -> Fields:
         """Return the /status document."""
         status: Fields = {
-            "state": self._picture.state.value,
-            "reasons": self.ready()[1],
+            "state": self.picture.state.value,
+            "reasons": self.picture.ready()[1],
             **self._live(),
             **self._requests(),
             **self._attempt_fields(),
@@ -159,9 +146,9 @@ class Status:
         return {**status, "summary": summed_up(status, said), "rows": rows_of(status, said)}
 
     def _said_by_features(self, status: Fields) -> OfFeatures:
-        reports, attempt, last = self._picture.reports, status["attempt"], status["last_attempt"]
+        reports, attempt, last = self.picture.reports, status["attempt"], status["last_attempt"]
         at_work = (report.at_work(attempt) for report in reports if attempt)
-        word = self._picture.history.word.values() if last else ()
+        word = self.picture.history.word.values() if last else ()
         return OfFeatures(
             held=next(filter(None, (report.holds(status) for report in reports)), None),
             at_work=next(filter(None, at_work), None),
@@ -171,7 +158,7 @@ class Status:
 
     def _live(self) -> Fields:
         """Return the live generation, and how it was made."""
-        live, ledger = self._picture.live, self._picture.ledger
+        live, ledger = self.picture.live, self.picture.ledger
         loading = loading_of(live, ledger.attempts) if live else None
         return {
             **(generation_fields(live) if live else NO_GENERATION),
@@ -181,7 +168,7 @@ class Status:
 
     def _requests(self) -> Fields:
         """Return requests: the engines and generations that answer, and how a swap treats them."""
-        picture = self._picture
+        picture = self.picture
         readings = dict(enumerate(picture.readings.replicas()))
         engines = range(picture.setup.replicas)
         replicas = [self._replica(at, readings.get(at, ReplicaFigures())) for at in engines]
@@ -198,7 +185,7 @@ class Status:
 
     def _attempt_fields(self) -> Fields:
         """Return the wish, the attempt, and what they wait for."""
-        picture = self._picture
+        picture = self.picture
         passed = picture.passed_over.event or NONE_PASSED_OVER
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
@@ -223,9 +210,9 @@ class Status:
 
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""
-        ledger, last = self._picture.ledger, self._picture.history.last
+        ledger, last = self.picture.ledger, self.picture.history.last
         holds, over = frozenset(self._named()).__contains__, ledger.overruled
-        refused = refusals_shown(ledger.refused.values(), last, holds, self._picture.wall())
+        refused = refusals_shown(ledger.refused.values(), last, holds, self.picture.wall())
         return {
             "refused": [refusal_fields(refusal) for refusal in refused],
             "refused_newer": self._refused_newer(),
@@ -236,20 +223,20 @@ class Status:
 
     def _refused_newer(self) -> Fields | None:
         """Return the newest refusal of a revision newer than all that went live, and its row."""
-        newer = list_newer_refusals(self._picture.ledger, self._named())
-        if not newer or self._picture.live is None:
+        newer = list_newer_refusals(self.picture.ledger, self._named())
+        if not newer or self.picture.live is None:
             return None
         since = min(each.at for each in newer)
         return {
             **refusal_fields(newer[0]),
             "in_a_row": len(newer),
             "since": iso(since),
-            "seconds": round(self._picture.wall() - since, 3),
+            "seconds": round(self.picture.wall() - since, 3),
         }
 
     def _health(self) -> Fields:
         """All that may be wrong."""
-        picture = self._picture
+        picture = self.picture
         return {
             **picture.replicas.trust_fields(),
             "state_file": state_file_fields(picture.state_file),
@@ -260,12 +247,12 @@ class Status:
 
     def event(self, event: Event) -> Fields:
         """Return an event as /events sends it; the progress of a download comes with its pace."""
-        pace = self._picture.pace.pace() if isinstance(event, Progress) else {}
-        return {"at": iso(self._picture.wall()), **event_fields(event), **pace}
+        pace = self.picture.pace.pace() if isinstance(event, Progress) else {}
+        return {"at": iso(self.picture.wall()), **event_fields(event), **pace}
 
     def leaves(self) -> LeavesFields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""
-        live, before = self._picture.live, self._picture.replicas.before
+        live, before = self.picture.live, self.picture.replicas.before
         old = before.leaves if before else None
         new = live.leaves if live else {}
         moved = [] if old is None else sorted(p for p in new if new[p] != old.get(p))
@@ -279,7 +266,7 @@ class Status:
 
     def _replica(self, index: int, reading: ReplicaFigures) -> Fields:
         """Return one of the engines: its weights, the generations in it, and the gate before it."""
-        picture, tp = self._picture, self._picture.setup.tp
+        picture, tp = self.picture, self.picture.setup.tp
         now = picture.replicas.all[index]
         gate = GateFields(state=now.gate, inside=reading.inside, held=reading.held)
         return {
@@ -296,7 +283,7 @@ class Status:
 
     def _mode(self) -> Fields:
         """Return the way in which weights are exchanged: engines of one model do it alike."""
-        replicas = self._picture.replicas
+        replicas = self.picture.replicas
         return {"mode": replicas.mode and replicas.mode.value, "mode_reason": replicas.mode_reason}
 
 

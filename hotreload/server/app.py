@@ -136,7 +136,7 @@ def create_app[P](
     status = documents.status
 
     def live() -> Generation | None:
-        return status.live
+        return status.picture.live
 
     feeds = view_routes.EventFeeds(events, status.event, limits)
     app = make_bare_app(

@@ -131,7 +131,7 @@ def add_view_routes(
 
 
 def _check_ready(status: Status) -> None:
-    is_ready, reasons = status.ready()
+    is_ready, reasons = status.picture.ready()
     if not is_ready:
         words = "; ".join(reasons) or "not serving"
         raise Refused(503, "not_ready", words, findings=reasons, retry_after=2)

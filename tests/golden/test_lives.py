@@ -62,7 +62,7 @@ def fields_of(observed: Observed) -> list[str]:
 
 def words_of(observed: Observed) -> Iterator[str]:
     """The sentences and the rows of a status: each with its tone."""
-    status, ready = observed.status.snapshot(), observed.status.ready()
+    status, ready = observed.status.snapshot(), observed.status.picture.ready()
     said = status["summary"]
     yield f"ready: {json.dumps(ready)}"
     yield f"sentence: {toned(said)}"
@@ -166,7 +166,7 @@ def test_the_parts_that_are_left_out_repeat_others() -> None:
         status, history = moment.observed.status.snapshot(), moment.observed.history.snapshot()
         tried = [each for each in history["attempts"] if not each["dry_run"]]
         assert itself(status["last_attempt"]) == itself(tried[0] if tried else None), moment.title
-        assert status["reasons"] == moment.observed.status.ready()[1], moment.title
+        assert status["reasons"] == moment.observed.status.picture.ready()[1], moment.title
 
 
 def itself(attempt: Document | None) -> Document:

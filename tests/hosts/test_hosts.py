@@ -154,15 +154,15 @@ async def test_both_start_with_the_same_and_write_it_down(hosts: Hosts) -> None:
         await pair.live("model")
         assert pair.leader.ledger.live == pair.follower.ledger.live
         await pair.until(lambda: pair.follower.observers.picture.state == "following")
-        assert pair.follower.status.ready() == (True, [])
+        assert pair.follower.status.picture.ready() == (True, [])
         assert pair.follower.status.snapshot()["rank"] == {
             "own": 1,
             "of": 2,
             "leader": "localhost:7000",
         }
-        assert (pair.leader.observers.picture.state, pair.leader.status.live) == (
+        assert (pair.leader.observers.picture.state, pair.leader.status.picture.live) == (
             "serving",
-            pair.follower.status.live,
+            pair.follower.status.picture.live,
         )
 
 

@@ -35,7 +35,7 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
             async with running.daemon.entrance.admit():
                 pass
         assert running.daemon.status.snapshot()["state"] == "lost"
-        ready, reasons = running.daemon.status.ready()
+        ready, reasons = running.daemon.status.picture.ready()
         assert not ready
         assert "thread" in reasons[0]
     assert running.exit_code == 70

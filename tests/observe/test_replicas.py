@@ -90,7 +90,7 @@ def generations(*events: Event) -> tuple[int | None, list[int | None]]:
 
 def test_it_is_ready_when_the_first_engine_is_and_names_those_that_still_start() -> None:
     booted = status(*FIRST)
-    assert booted.ready() == (True, [])
+    assert booted.picture.ready() == (True, [])
     said = booted.snapshot()
     assert (said["state"], said["generation"]) == ("serving", 3)
     assert [each["state"] for each in said["replicas"]] == ["serving", "starting"]
@@ -123,7 +123,7 @@ def test_one_gate_that_is_open_is_enough() -> None:
 
 def test_a_lost_engine_is_told_while_the_other_serves() -> None:
     one_left = status(*BOTH, *lost(0))
-    assert one_left.ready() == (True, [])
+    assert one_left.picture.ready() == (True, [])
     said = one_left.snapshot()
     assert (said["state"], said["generation"]) == ("serving", 3)
     gone = said["replicas"][0]
@@ -174,7 +174,10 @@ def test_the_state_is_that_of_all_of_them(events: tuple[Event, ...], state: str)
 
 
 def test_why_the_last_of_them_was_lost_is_told() -> None:
-    assert status(*BOTH, *lost(0), *lost(1)).ready() == (False, ["lost: the scheduler thread died"])
+    assert status(*BOTH, *lost(0), *lost(1)).picture.ready() == (
+        False,
+        ["lost: the scheduler thread died"],
+    )
 
 
 def test_a_generation_is_live_when_all_that_serve_have_it() -> None:

@@ -137,7 +137,7 @@ def test_a_rank_that_follows_is_ready_while_it_holds_its_part_of_the_engine(
     events: tuple[Event, ...], state: str, is_ready: bool
 ) -> None:
     status = after(*events, rank=Rank(1, 2, "tpu-0:8000"))
-    assert (status.snapshot()["state"], status.ready()[0]) == (state, is_ready)
+    assert (status.snapshot()["state"], status.picture.ready()[0]) == (state, is_ready)
     assert status.snapshot()["rank"] == {"own": 1, "of": 2, "leader": "tpu-0:8000"}
 
 
@@ -149,7 +149,7 @@ def test_rank_0_serves_as_one_host_does() -> None:
 def test_a_dead_engine_is_lost_and_not_stopping() -> None:
     status = after(*BOOTED, sealed("the scheduler thread died", "engine_lost"))
     assert status.snapshot()["state"] == "lost"
-    assert status.ready() == (False, ["lost: the scheduler thread died"])
+    assert status.picture.ready() == (False, ["lost: the scheduler thread died"])
 
 
 def test_what_the_source_and_the_reconciler_wait_for_stand_side_by_side() -> None:
@@ -160,14 +160,14 @@ def test_what_the_source_and_the_reconciler_wait_for_stand_side_by_side() -> Non
 
 
 def test_it_is_ready_while_holding_and_not_before_or_after() -> None:
-    assert after().ready() == (False, ["booting: the engine is starting"])
-    assert after(Wait("a first checkpoint")).ready() == (
+    assert after().picture.ready() == (False, ["booting: the engine is starting"])
+    assert after(Wait("a first checkpoint")).picture.ready() == (
         False,
         ["booting: a first checkpoint"],
     )
-    assert after(*BOOTED).ready() == (True, [])
-    assert after(*BOOTED, HOLDING).ready() == (True, [])
-    assert after(*BOOTED, sealed("SIGTERM")).ready() == (False, ["stopping: SIGTERM"])
+    assert after(*BOOTED).picture.ready() == (True, [])
+    assert after(*BOOTED, HOLDING).picture.ready() == (True, [])
+    assert after(*BOOTED, sealed("SIGTERM")).picture.ready() == (False, ["stopping: SIGTERM"])
 
 
 def test_a_booting_daemon_has_a_whole_document() -> None:

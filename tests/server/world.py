@@ -441,13 +441,13 @@ async def _with_its_worker(world: World) -> AsyncIterator[None]:
         yield
         return
     status = world.view.documents.status
-    world.events.subscribe(lambda event: worker.send_live(status.live))
+    world.events.subscribe(lambda event: worker.send_live(status.picture.live))
     async with worker.run_for(
         world.server,
         model=world.app.state.model,
         metrics=world.metrics,
         limits=world.server_limits,
-        live=status.live,
+        live=status.picture.live,
         rules=world.rules,
     ):
         yield

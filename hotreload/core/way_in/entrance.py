@@ -71,9 +71,11 @@ class Entrance[E]:
         With `hold_arrivals` a request at a closed gate waits, `max_held` of them at most; else it
         is refused.
         """
-        self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
-        self._entry_bell = Bell()
-        self.gates = [self._gate(index, max_held) for index in range(replicas)]
+        self._entry_bell = bell = Bell()  # a request that waits at one gate may enter another
+        self._new_gate = partial(
+            Gate[E], publish=publish, hold_arrivals=hold_arrivals, entry_bell=bell
+        )
+        self.gates = [self._new_gate(replica=at, max_held=max_held) for at in range(replicas)]
         """The gates, by the replica's index."""
         self.admissions = admissions
         """Features that decide on each admission, in this order."""
@@ -84,16 +86,11 @@ class Entrance[E]:
         """Replace the sealed gate of a lost engine by a new one."""
         for each in self.admissions:
             each.engine_lost(self.gates[index])
-        gate = self._gate(index, self.gates[index].max_held)
+        gate = self._new_gate(replica=index, max_held=self.gates[index].max_held)
         self.gates[index] = gate
         if self._ending is not None:
             reason, code = self._ending
             gate.seal(reason, code=code)
-        return gate
-
-    def _gate(self, index: int, max_held: int) -> Gate[E]:
-        gate = self._new_gate(replica=index, max_held=max_held)
-        gate.entry_bell = self._entry_bell  # a request that waits at one gate may enter another
         return gate
 
     def look_again(self) -> None:

@@ -9,7 +9,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hotreload.core.rules import USUAL_RULES
 from hotreload.errors import (
@@ -68,38 +68,32 @@ class Bell:
         await self._rung.wait()
 
 
+@dataclass(eq=False, kw_only=True)
 class Gate[E]:
     """The gate of one engine; sealed (`booting`) until the first `open`."""
 
-    def __init__(
-        self,
-        *,
-        publish: Publish,
-        max_held: int = USUAL_RULES.max_held,
-        hold_arrivals: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-        replica: int = 0,
-    ) -> None:
-        self.replica = replica
-        """The index of the gate's replica, which its events carry."""
-        self.state = GateState.SEALED
-        self.lease: Lease[E] | None = None
-        """The lease of new requests; None until the start is over."""
-        self.held = 0
-        self.awaiting = 0
-        """Count of requests that wait for a newer generation; at most `max_held`."""
-        self._publish = publish
-        self.max_held = max_held
-        """Limit of requests that wait for a swap, and of those that wait for a generation."""
-        self._hold_arrivals = hold_arrivals
-        self._clock = clock
+    publish: Publish
+    max_held: int = USUAL_RULES.max_held
+    """Limit of requests that wait for a swap, and of those that wait for a generation."""
+    hold_arrivals: bool = True
+    clock: Callable[[], float] = time.monotonic
+    replica: int = 0
+    """The index of the gate's replica, which its events carry."""
+    entry_bell: Bell = field(default_factory=Bell)
+    """Wakes requests that wait to enter: the gate opened, closed or has another lease.
+
+    Gates may share one bell.
+    """
+    state: GateState = GateState.SEALED
+    lease: Lease[E] | None = None
+    """The lease of new requests; None until the start is over."""
+    held: int = 0
+    awaiting: int = 0
+    """Count of requests that wait for a newer generation; at most `max_held`."""
+
+    def __post_init__(self) -> None:
         self._sealed_for_good = False
         self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
-        self.entry_bell = Bell()
-        """Wakes requests that wait to enter: the gate opened, closed or has another lease.
-
-        Gates may share one bell.
-        """
         self._holders: dict[Lease[E], int] = {}
         """Count of requests inside under each lease that any request holds."""
         self._kept: dict[Lease[E], set[Hashable]] = {}
@@ -213,7 +207,7 @@ class Gate[E]:
     def hold(self) -> None:
         """Make new requests wait; requests inside go on."""
         if self.state is not GateState.SEALED:
-            self._held_since = self._clock()
+            self._held_since = self.clock()
             self._move(GateState.HOLDING)
 
     def open(self, lease: Lease[E]) -> float:
@@ -221,7 +215,7 @@ class Gate[E]:
         self.lease = lease  # a sealed gate admits none, and still reports what is live
         if self._sealed_for_good:
             return 0.0
-        paused = self._clock() - self._held_since if self.state is GateState.HOLDING else 0.0
+        paused = self.clock() - self._held_since if self.state is GateState.HOLDING else 0.0
         self._move(GateState.OPEN)
         return paused
 
@@ -298,7 +292,7 @@ class Gate[E]:
     async def _wait_until_open(self, must_leave: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:
             self._check_may_wait(must_leave)
-            if not self._hold_arrivals:
+            if not self.hold_arrivals:
                 raise NotServing("a swap is under way", code="swapping", retry_after=1)
             if self.held >= self.max_held:
                 words = f"{self.held} requests already wait for a swap ([reload] max_held)"
@@ -339,4 +333,4 @@ class Gate[E]:
     def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state
         self.entry_bell.ring()
-        self._publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))
+        self.publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))

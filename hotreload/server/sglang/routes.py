@@ -45,6 +45,7 @@ def add_info_routes[P](
     last_token_at: Callable[[], float],
 ) -> None:
     """Add the routes that describe the model, the server, its load and its health."""
+    picture, engines = status.picture, status.picture.readings.replicas
     health_probe = HealthProbe(entrance, last_token_at)
 
     def facts() -> answers.EngineFacts:
@@ -55,20 +56,20 @@ def add_info_routes[P](
     @app.get("/model_info")
     @Operation("SGLang's: the model and its weights.", answers.ModelInfoFields, (503,))
     async def model_info() -> Response:
-        return Json(answers.model_info(model, facts(), check_live(status.live)))
+        return Json(answers.model_info(model, facts(), check_live(picture.live)))
 
     @app.get("/get_server_info")
     @app.get("/server_info")
     @Operation("SGLang's: the server's settings.", answers.ServerInfoFields, (503,))
     async def server_info() -> Response:
-        return Json(answers.server_info(model, facts(), check_live(status.live), status.engines()))
+        return Json(answers.server_info(model, facts(), check_live(picture.live), engines()))
 
     @app.get("/get_load")
     @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
-        check_live(status.live)  # an engine that is not there yet must not look idle
+        check_live(picture.live)  # an engine that is not there yet must not look idle
         # A bare array, as SGLang's routers and TorchRL read it.
-        return Json([answers.short_load(rank, each) for rank, each in enumerate(status.engines())])
+        return Json([answers.short_load(rank, each) for rank, each in enumerate(engines())])
 
     @app.get("/v1/loads")
     @Operation(
@@ -96,7 +97,7 @@ def add_info_routes[P](
         if unknown := sorted(set(named) - set(answers.SECTIONS)):
             words = f"Invalid include sections: {unknown}. Valid options: {[*answers.SECTIONS]}"
             raise Refused(400, "bad_field", words, param="include")
-        return Json(answers.loads(status.engines(), facts(), include=named, rank=dp_rank))
+        return Json(answers.loads(engines(), facts(), include=named, rank=dp_rank))
 
     @app.get("/health_generate")
     @Operation("SGLang's: make one token.", None, (503,))

@@ -79,7 +79,7 @@ def add_update_routes[P](
         (503,),
     )
     async def get_weight_version() -> Response:
-        return Json(json_fields.generation_fields(check_live(status.live)))
+        return Json(json_fields.generation_fields(check_live(status.picture.live)))
 
     @guarded.post("/update_weights_from_disk")
     @Operation(
