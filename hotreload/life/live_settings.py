@@ -49,25 +49,21 @@ LOOK_AT_SECRETS_SECONDS = 1.0
 PUT_IT_RIGHT = "put the file right: until then what it held when it was last read counts"
 
 
+@dataclass(eq=False)
 class LiveSettings:
     """Holds the settings in force, and reads them again on SIGHUP."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        read: Callable[[], Settings] | None,
-        publish: Publish,
-        entrance: Entrance[Any],
-    ) -> None:
-        """Without `read` the settings never change."""
-        self.settings = settings
-        self._read = read or (lambda: settings)
-        self._publish = publish
-        self.refused = Trouble(SETTINGS_REFUSED, publish)
-        self._entrance = entrance
+    settings: Settings
+    read: Callable[[], Settings] | None
+    """Read them again; without it they never change."""
+    publish: Publish
+    entrance: Entrance[Any]
+
+    def __post_init__(self) -> None:
+        self.refused = Trouble(SETTINGS_REFUSED, self.publish)
         self.limits = Limits()
         """Limits on requests, always the ones in force."""
-        self._limit(settings)
+        self._limit(self.settings)
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -95,17 +91,17 @@ class LiveSettings:
                 self._refuse(words)
             else:
                 self.refused.set(None)
-                self._publish(SettingsRead(found.changed, found.waiting))
+                self.publish(SettingsRead(found.changed, found.waiting))
 
     def _refuse(self, why: str) -> None:
         self.refused.set(why, MEND_IT)
-        self._publish(SettingsRead(error=why))
+        self.publish(SettingsRead(error=why))
 
     async def _read_wished(self) -> Settings:
         async with deadline(REREAD_SECONDS, "reading the settings", "is their disk there?"):
             # A hanging read of settings must not hold up reads of checkpoints.
-            name = "a read of the settings"
-            return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
+            name, read = "a read of the settings", self.read or (lambda: self.settings)
+            return await in_thread(lambda cancel: read(), leave_as=name, is_read=False)
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings in force."""
@@ -128,7 +124,7 @@ class LiveSettings:
         self._judge_by(settings, [replica.engine for replica in replicas])
         reconciler.rules = settings.rules
         reconciler.judge_by(digest_of_probes(settings))
-        self._entrance.allow(settings.reload.max_held)
+        self.entrance.allow(settings.reload.max_held)
         self._limit(settings)
         before, self.settings = self.settings, settings
         if settings.log != before.log:

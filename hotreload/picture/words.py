@@ -4,7 +4,7 @@ Moments stay stamps in UTC here, and users numbers: the program that shows them 
 its reader knows them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,15 +210,10 @@ def share_of(progress: Mapping[str, Any]) -> float:
 
 def progress_text(progress: Mapping[str, Any]) -> str:
     """Say how far a download or a loading is, how fast, and how long it still takes."""
-    return ", ".join(_progress(progress))
-
-
-def _progress(progress: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{size(progress['done_bytes'])} of {size(progress['total_bytes'])}"
     rate, left = progress["bytes_per_second"], progress["seconds_left"]
-    yield f"{size(rate)}/s" if rate else WAITS_FOR_DATA
-    if left is not None:
-        yield f"{duration(left)} left"
+    far = f"{size(progress['done_bytes'])} of {size(progress['total_bytes'])}"
+    words = f"{far}, {f'{size(rate)}/s' if rate else WAITS_FOR_DATA}"
+    return words if left is None else f"{words}, {duration(left)} left"
 
 
 def loader_text(loading: Mapping[str, Any]) -> str:

@@ -367,7 +367,7 @@ async def reread(running: Running, **compare: Any) -> None:
     """Have the daemon read other settings of [compare]."""
     wished = replace(running.settings.of(CompareSettings), **compare)
     settings = with_values(running.settings, {"compare": wished})
-    running.daemon.live_settings._read = lambda: with_files(settings)
+    running.daemon.live_settings.read = lambda: with_files(settings)
     before = len(running.happened)
     os.kill(os.getpid(), signal.SIGHUP)
     await running.until(

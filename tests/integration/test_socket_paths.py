@@ -153,12 +153,12 @@ async def test_settings_that_are_refused_are_a_trouble_until_they_are_mended(
     def broken() -> Settings:
         raise ConfigError("hotreload.toml: line 3: is not TOML")
 
-    mended, running.daemon.live_settings._read = running.daemon.live_settings._read, broken
+    mended, running.daemon.live_settings.read = running.daemon.live_settings.read, broken
     look_now()
     trouble = await until_told(running, SETTINGS_REFUSED)
     assert trouble["message"] == "hotreload.toml: line 3: is not TOML"
     assert "SIGHUP" in trouble["todo"]
-    running.daemon.live_settings._read = mended
+    running.daemon.live_settings.read = mended
     look_now()
     await running.until(lambda: not is_wrong(running, SETTINGS_REFUSED))
     assert await troubles_of(running) == []
