@@ -69,7 +69,7 @@ def changed(running: Running, number: int, **fields: Any) -> Path:
 async def freeze(running: Running, monkeypatch: pytest.MonkeyPatch, *fields: str) -> SettingsRead:
     """Have SIGHUP read settings that freeze these fields."""
     read = partial(running.with_settings, f"frozen.fields={json.dumps(fields)}")
-    monkeypatch.setattr(running.daemon.live_settings, "_read", read)
+    monkeypatch.setattr(running.daemon.live_settings, "read", read)
     before = len(settings_read(running))
     running.daemon.look_anew()
     await running.until(lambda: len(settings_read(running)) > before)

@@ -354,7 +354,7 @@ async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
     comes_back = threading.Event()
     monkeypatch.setattr(live_settings, "REREAD_SECONDS", 0.01)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
-    monkeypatch.setattr(life.daemon.live_settings, "_read", comes_back.wait)
+    monkeypatch.setattr(life.daemon.live_settings, "read", comes_back.wait)
     try:
         told = await life.reread("")
         assert told.error == ("reading the settings took longer than 0.01 s (is their disk there?)")
@@ -367,7 +367,7 @@ async def test_a_fault_of_ours_is_told_and_does_not_end_what_serves(
 ) -> None:
     nothing: dict[str, Settings] = {}
     with monkeypatch.context() as broken:
-        broken.setattr(life.daemon.live_settings, "_read", lambda: nothing["nothing"])
+        broken.setattr(life.daemon.live_settings, "read", lambda: nothing["nothing"])
         told = await life.reread("")
         assert told.error == "internal error in hotreload: KeyError: 'nothing'"
     assert (await life.reread("[reload]\nsets = 3\n")).changed == ("[reload] sets",)
@@ -388,7 +388,7 @@ async def test_who_asks_while_they_are_read_is_heard_too(
             os.kill(os.getpid(), signal.SIGHUP)
         return found
 
-    monkeypatch.setattr(life.daemon.live_settings, "_read", changed_meanwhile)
+    monkeypatch.setattr(life.daemon.live_settings, "read", changed_meanwhile)
     os.kill(os.getpid(), signal.SIGHUP)
     await life.until(lambda: any(told.changed for told in life.told))
     assert life.rules.sets == 3
