@@ -206,7 +206,7 @@ class Lanes:
     def _only_collects(self, lane: Lane) -> bool:
         """Say if the result that is to come ends all that is asked in a lane, and nothing follows.
 
-        Upstream launches one more step before it has that result, and who asks next waits for it.
+        Upstream launches one more step before it has that result, which the next request waits for.
         """
         if not self._awaits_result(lane):
             return False
