@@ -1,11 +1,12 @@
 """The observers of events: the picture, and the log, metrics and systemd that render it."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
+from hotreload.feature import AllFeatures
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
@@ -13,11 +14,9 @@ from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import KeyFigures, Picture, Rank, Readings, Setup
-from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.words import WordAttempt
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
-from hotreload.server.ports import FeatureRoutes
 from hotreload.settings.sections import Settings
 
 
@@ -32,15 +31,14 @@ class Observers:
         ledger: Ledger,
         slot: ServingSlot,
         source: Source,
-        reports: Sequence[FeatureReport],
-        routes: Iterable[FeatureRoutes],
+        features: AllFeatures,
         reasons: Collection[str],
         word: Mapping[str, WordAttempt],
         rank: Rank | None,
         silences: Callable[[], Mapping[int, float]],
         keys: Callable[[], Mapping[str, KeyFigures]],
     ) -> None:
-        """`reports`, `routes` and `reasons` come from the features.
+        """`reasons` are the codes of the features' refusals.
 
         `word` puts a judge's findings into words, by the judge's name. `silences` returns the
         seconds since each other rank's last sign of life, `keys` what named API keys asked for.
@@ -61,19 +59,20 @@ class Observers:
                 silences=silences,
                 keys=keys,
             ),
-            reports=reports,
+            reports=features.reports,
             word=word,
         )
         self.status = Status(self.picture, named=source.list_ids)
         self.documents = Documents(
             self.status, self.picture.history, Checkpoints(self.picture, source.list_seen)
         )
+        of_features = (path for each in features.routes for path in each.paths)
         self.metrics = Metrics(
             self.picture,
             max_leaves=settings.metrics.max_leaves if settings.metrics.per_leaf else 0,
             expect_every=settings.metrics.expect_every,
             routes=COUNTED_FROM_THE_START,
-            later_routes=[*COUNTED_ONCE_ASKED, *(path for each in routes for path in each.paths)],
+            later_routes=[*COUNTED_ONCE_ASKED, *of_features],
             reasons=reasons,
         )
         self.systemd = Systemd(

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from hotreload import events
 from hotreload.figures import size
@@ -67,23 +68,19 @@ def _watchdog_seconds(environ: Mapping[str, str]) -> float | None:
         return None
 
 
+@dataclass(eq=False)
 class Systemd:
     """Sees every event and passes on what `systemctl` shows; `beat` sends the signs of life."""
 
-    def __init__(
-        self,
-        picture: Picture,
-        notifier: Notifier,
-        *,
-        is_alive: Callable[[float], bool],
-        longest_boot: float = LONGEST_BOOT,
-    ) -> None:
-        self._replicas, self._rank = picture.replicas, picture.setup.rank
-        self._follows = picture.follows
-        self._notifier = notifier
-        self._is_alive = is_alive
-        self._longest_boot = longest_boot
-        self._boot_ends = time.monotonic() + longest_boot
+    picture: Picture
+    notifier: Notifier
+    _: KW_ONLY
+    is_alive: Callable[[float], bool]
+    longest_boot: float = LONGEST_BOOT
+
+    def __post_init__(self) -> None:
+        self._replicas, self._rank = self.picture.replicas, self.picture.setup.rank
+        self._boot_ends = time.monotonic() + self.longest_boot
         self._waits_to_start = False
         self._doing = ""
         """Words of the last STATUS behind what serves."""
@@ -99,7 +96,7 @@ class Systemd:
         match event:
             case events.StopRequested():
                 self._leave("answering the last requests")
-            case events.GenerationLive() | events.PhaseEntered(_, None) if self._follows:
+            case events.GenerationLive() | events.PhaseEntered(_, None) if self.picture.follows:
                 self._did_a_step()
             case events.GenerationLive():
                 self._ready_once()
@@ -122,14 +119,14 @@ class Systemd:
 
     async def beat(self) -> None:
         """Send signs of life for as long as the loop turns and the engine is alive."""
-        period = min(TICK_SECONDS, (self._notifier.watchdog or TICK_SECONDS * 3) / 3)
+        period = min(TICK_SECONDS, (self.notifier.watchdog or TICK_SECONDS * 3) / 3)
         while True:
             self._tick()
             await asyncio.sleep(period)
 
     def _tick(self) -> None:
-        watchdog = self._notifier.watchdog
-        is_alive = self._is_alive(watchdog or EXTENSION_SECONDS)
+        watchdog = self.notifier.watchdog
+        is_alive = self.is_alive(watchdog or EXTENSION_SECONDS)
         if not is_alive and not self._silent:
             # Only logged: systemd ends us when it has heard nothing for WatchdogSec.
             log.critical("systemd.engine_silent", extra={"watchdog_seconds": watchdog})
@@ -139,7 +136,7 @@ class Systemd:
         if self._reloading or (not self._is_ready and may_start):
             lines.append(extension())
         if is_alive and lines:
-            self._notifier.send(*lines)
+            self.notifier.send(*lines)
 
     def _gate_moved(self, event: events.GateChanged) -> None:
         if event.state is GateState.OPEN:
@@ -176,7 +173,7 @@ class Systemd:
         if not self._is_ready:
             if self._waits_to_start:  # the time it waited for somebody else does not count
                 self._waits_to_start = False
-                self._boot_ends = time.monotonic() + self._longest_boot
+                self._boot_ends = time.monotonic() + self.longest_boot
             self._tell(status, extension())
             return
         if self._reloading:
@@ -219,7 +216,7 @@ class Systemd:
         """Send a STATUS with some lines. Names come from elsewhere: none may begin a line here."""
         self._told, self._told_at = status, time.monotonic()
         text = "".join(char if char.isprintable() else "?" for char in status)
-        self._notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
+        self.notifier.send(*lines, f"STATUS={text[:LONGEST_STATUS]}")
 
 
 def _share(phase: Phase, done: int, total: int) -> str:
