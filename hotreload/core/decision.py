@@ -13,13 +13,6 @@ from hotreload.types import Generation, Refusal, Revision
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """Attempt this revision now."""
-
-    revision: Revision
-
-
-@dataclass(frozen=True, slots=True)
 class Sleep:
     """Do nothing before `until` (None: until something changes); `why` is the reason in words."""
 
@@ -55,8 +48,8 @@ def list_newer_refusals(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
     return newer
 
 
-def decide(ledger: Ledger, now: float) -> Try | Sleep:
-    """Decide whether to try the wanted revision now, or how long to wait."""
+def decide(ledger: Ledger, now: float) -> Revision | Sleep:
+    """Return the revision to try now, or how long to wait."""
     wanted = ledger.wanted
     if wanted is None:
         return Sleep(None, None)
@@ -69,7 +62,7 @@ def decide(ledger: Ledger, now: float) -> Try | Sleep:
     earliest = max(ledger.rest_until, ledger.not_before.get(wanted.id, 0.0))
     if now < earliest:
         return Sleep(earliest, f"{wanted} is tried again in {earliest - now:.0f} s")
-    return Try(wanted)
+    return wanted
 
 
 def _name(live: Generation | None) -> str:

@@ -14,7 +14,7 @@ from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.attempt_records import AttemptPolicy, Attempts
-from hotreload.core.decision import Sleep, Try, decide, learn
+from hotreload.core.decision import Sleep, decide, learn
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.orders import Order, OrderQueue
@@ -160,7 +160,7 @@ class Reconciler:
             return None
         why = self.attempts.not_now
         match Sleep(None, why) if why else decide(self.ledger, self.attempts.clock()):
-            case Try(revision):
+            case Revision() as revision:
                 is_wanted = self._make_is_wanted(revision)
                 policy = AttemptPolicy(rest=self.rules.min_interval)
                 with suppress(Recognized):

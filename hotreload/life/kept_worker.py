@@ -103,7 +103,11 @@ class KeptWorker:
         try:
             while not self._going.is_set():
                 began = time.monotonic()
-                why = await self._run_worker_or_fail(terms)
+                try:
+                    why = await self._run_worker(terms)
+                except Exception as fault:
+                    log.warning("worker.failed", exc_info=fault)
+                    why = f"it does not start: {type(fault).__name__}: {fault}"
                 if self._going.is_set():
                     return
                 failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
@@ -141,14 +145,6 @@ class KeptWorker:
     def idle(self) -> int:
         """Count roughly the worker's connections without a request under way."""
         return self._counts.connections - self._counts.running.own
-
-    async def _run_worker_or_fail(self, terms: WorkerTerms) -> str:
-        """Run one worker; return why it ended, or the error that kept it from starting."""
-        try:
-            return await self._run_worker(terms)
-        except Exception as fault:
-            log.warning("worker.failed", exc_info=fault)
-            return f"it does not start: {type(fault).__name__}: {fault}"
 
     async def _run_worker(self, terms: WorkerTerms) -> str:
         """Run one worker from its start to its end; return why it ended."""

@@ -1,6 +1,6 @@
 import pytest
 
-from hotreload.core.decision import Sleep, Try, decide, list_newer_refusals
+from hotreload.core.decision import Sleep, decide, list_newer_refusals
 from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration
 from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
@@ -44,7 +44,7 @@ def test_what_is_live_already_is_not_tried_again() -> None:
 def test_a_new_wish_is_tried_at_once() -> None:
     ledger = serving()
     ledger.wanted = B
-    assert decide(ledger, 0.0) == Try(B)
+    assert decide(ledger, 0.0) == B
 
 
 def test_a_refused_revision_is_not_tried_until_it_goes_live_by_force() -> None:
@@ -63,7 +63,7 @@ def test_a_postponed_revision_is_tried_again_later_and_later() -> None:
     ledger.wanted = B
     finish(ledger, attempt(B, Outcome.POSTPONED), now=100.0)
     assert decide(ledger, 105.0) == Sleep(110.0, "step_2 (b) is tried again in 5 s")
-    assert decide(ledger, 110.0) == Try(B)
+    assert decide(ledger, 110.0) == B
     finish(ledger, attempt(B, Outcome.POSTPONED), now=110.0)
     assert decide(ledger, 129.0) == Sleep(130.0, "step_2 (b) is tried again in 1 s")
 
@@ -72,7 +72,7 @@ def test_another_revision_does_not_wait_for_the_backoff_of_the_first() -> None:
     ledger = serving()
     finish(ledger, attempt(B, Outcome.POSTPONED), now=100.0)
     ledger.wanted = Revision("c")
-    assert decide(ledger, 100.0) == Try(Revision("c"))
+    assert decide(ledger, 100.0) == Revision("c")
 
 
 def test_swaps_keep_their_distance() -> None:
@@ -80,7 +80,7 @@ def test_swaps_keep_their_distance() -> None:
     finish(ledger, attempt(A, Outcome.LIVE), now=100.0, rest=60.0)
     ledger.wanted = B
     assert isinstance(decide(ledger, 159.0), Sleep)
-    assert decide(ledger, 160.0) == Try(B)
+    assert decide(ledger, 160.0) == B
 
 
 def test_a_pin_holds_against_the_source() -> None:
@@ -211,7 +211,7 @@ def test_what_is_missed_is_what_is_due_until_something_else_is_wanted() -> None:
     ledger.wish(newer)
     assert ledger.due == newer
     ledger.wish(B)  # it is back
-    assert (ledger.due, decide(ledger, 0.0)) == (B, Try(B))
+    assert (ledger.due, decide(ledger, 0.0)) == (B, B)
 
 
 def test_what_is_missed_is_what_a_start_brings_back_unless_it_was_refused() -> None:

@@ -199,7 +199,9 @@ class Start:
             refusals = await self._refusals_of(self._candidates.list_all(wish), self._model or kept)
             if not refusals:
                 return
-            if not self._candidates.must_wait or self._is_a_setting(refusals):
+            # The last live checkpoint is there, and does not fit the set model.
+            is_a_setting = self._model is not None and refusals[0].code in OF_THE_SETTINGS
+            if not self._candidates.must_wait or is_a_setting:
                 raise nothing_to_start_with(refusals, self._candidates.must_wait)
             words = [refusal.words for refusal in refusals]
             self.gone.waits(self.attempts.ledger.start_target, words)
@@ -207,10 +209,6 @@ class Start:
             await asyncio.sleep(
                 self.attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
             )
-
-    def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
-        """Return True if the last live checkpoint is there, and does not fit the set model."""
-        return self._model is not None and refusals[0].code in OF_THE_SETTINGS
 
     async def _refusals_of(
         self, candidates: Iterable[Candidate], model: Path | None

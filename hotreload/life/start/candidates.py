@@ -101,13 +101,9 @@ class Candidates:
         """True if checkpoints were live: only one of them or a newer one may answer."""
         if self._model is None:
             return self._ledger.start_target is not None
-        return bool(self._others) and not self._starts_from_model
-
-    @property
-    def _others(self) -> list[PastGeneration]:
-        """The generations with files that are not the model's."""
-        places = [place for place in self._ledger.generations if place.path]
-        return [place for place in places if not self._is_the_model(place.revision)]
+        places = (place for place in self._ledger.generations if place.path)
+        has_others = any(not self._is_the_model(place.revision) for place in places)
+        return has_others and not self._starts_from_model
 
     def _is_the_model(self, revision: Revision) -> bool:
         places = (place for place in self._ledger.generations if place.revision == revision)
