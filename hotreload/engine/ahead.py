@@ -74,8 +74,9 @@ class Ahead:
         self, pool: ShadowPool, prompts: int, *, is_noted: bool = False
     ) -> Iterator[BatchSize]:
         """Those of a batch asked in this pool: a step, and a piece of the smallest size."""
-        step, *_, piece = self._sizes_of(prompts, pool.page)
-        if places := pool.places_of(is_noted=is_noted):
+        places = pool.places_of(is_noted=is_noted)
+        step, *_, piece = self._sizes_of(SHADOW_ROWS if places else prompts, pool.page)
+        if places:
             step = replace(step, cached=min(places, step.cached))
             piece = replace(piece, requests=step.requests, cached=step.cached)
         yield from (replace(each, is_noted=is_noted) for each in (step, piece))

@@ -112,17 +112,17 @@ def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> N
 
 
 def test_what_is_asked_names_as_many_places_as_it_takes_where_each_costs_time() -> None:
-    """Prompts of clients name places for as many requests as run at once."""
+    """Prompts of clients name places for all requests. However many probes, the size is one."""
     ahead = ahead_of(Noted())
     assert ahead.can_prove_in(pool_of(20), (2, False), questions=True, candidate=24)
     assert [
         (size.requests, size.tokens, size.cached, size.is_noted)
         for size in ahead.sizes_to_compile(0, 64)
     ] == [
-        (2, 2, 16, False),
+        (4, 4, 20, False),
         (4, 4, 20, True),
         (4, 4, 32, False),
-        (2, 64, 16, False),
+        (4, 64, 20, False),
         (4, 64, 20, True),
         (4, 64, 32, False),
     ]

@@ -86,14 +86,14 @@ class Lanes:
         """A lane of weights that no client is admitted to, with a KV pool of its own.
 
         It begins when so many prompts have come, and computes them in one batch; 0 where they come
-        and go. `along` is called at each of its steps. Where their number is not known, or they are
-        led along, all are padded to one size.
+        and go. `along` is called at each of its steps. Where their number is not known, they are
+        led along, or batches name so many `places`, all are padded to one size.
         """
         scheduler = self._scheduler
         state = self._kind.fresh(scheduler, empty_like(scheduler.tree_cache, allocator), allocator)
         own = self._binding.with_pool(self._serving_lane.bound, leaves, kv_pool)
         own.along = along
-        rows = SHADOW_ROWS if along is not None or not prompts else prompts
+        rows = SHADOW_ROWS if places or along is not None or not prompts else prompts
         how: dict[str, Any] = {"prompts": prompts, "rows": rows, "places": places}
         lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, **how)
         return self._add(lane, state)
