@@ -64,10 +64,12 @@ class Ahead:
         ]
         if questions:
             found += self._sizes_in(pool, SHADOW_ROWS, is_noted=True)
+        found = [replace(size, is_shadow=True) for size in found]
         if candidate:
-            found += self._sizes_of(SHADOW_ROWS, candidate)
-        found = [replace(size, is_shadow=True) for size in _small_first(found)]
-        self._proving = tuple(dict.fromkeys(found))
+            is_shadow = pool.candidate_tokens == pool.tokens  # else its pool is like clients'
+            sizes = self._sizes_of(SHADOW_ROWS, candidate)
+            found += [replace(size, is_shadow=is_shadow) for size in sizes]
+        self._proving = tuple(dict.fromkeys(_small_first(found)))
         return True
 
     def _sizes_in(

@@ -86,7 +86,7 @@ class ShadowLanes:
         pool = self.pool
         assert pool is not None, self._scheduler.cannot_overlap
         with raise_not_enough_memory():
-            made = await in_thread(lambda cancel: pool.make())
+            made = await in_thread(lambda cancel: pool.make(is_candidates=not prompts))
         places = pool.places_of(is_noted=along is not None) if prompts else 0
         shadow = partial(
             self._scheduler.lanes.open_shadow, prompts=prompts, places=places, along=along

@@ -23,7 +23,8 @@ from tests.waiting import PATIENCE
 def pool_of(places: int) -> Any:
     """A small pool in which a batch names so many places; 0 for as many as one of clients."""
     describe = lambda: "a small pool"  # noqa: E731
-    return SimpleNamespace(describe=describe, page=1, places_of=lambda is_noted: places)
+    size = {"tokens": 40, "candidate_tokens": 80}
+    return SimpleNamespace(describe=describe, page=1, places_of=lambda is_noted: places, **size)
 
 
 SMALL_POOL = pool_of(0)
@@ -116,15 +117,15 @@ def test_what_is_asked_names_as_many_places_as_it_takes_where_each_costs_time() 
     ahead = ahead_of(Noted())
     assert ahead.can_prove_in(pool_of(20), (2, False), questions=True, candidate=24)
     assert [
-        (size.requests, size.tokens, size.cached, size.is_noted)
+        (size.requests, size.tokens, size.cached, size.is_shadow, size.is_noted)
         for size in ahead.sizes_to_compile(0, 64)
     ] == [
-        (4, 4, 20, False),
-        (4, 4, 20, True),
-        (4, 4, 32, False),
-        (4, 64, 20, False),
-        (4, 64, 20, True),
-        (4, 64, 32, False),
+        (4, 4, 20, True, False),
+        (4, 4, 20, True, True),
+        (4, 4, 32, False, False),
+        (4, 64, 20, True, False),
+        (4, 64, 20, True, True),
+        (4, 64, 32, False, False),
     ]
 
 

@@ -14,8 +14,8 @@ WHOLE_BYTES = 64 * 2**20
 """Up to this size a pool is as large as the one that serves: then the programs that serve fit it
 too, and nothing more is to be compiled. It takes memory only while weights are proven."""
 WHOLE_PLACES = 4096
-"""Probes name as many places of it as prompts that serve, if those are no more than these: clients
-wait while attention is computed to all of them."""
+"""So it is where prompts that serve name no more places of it than these. Clients wait while
+attention is computed to all of them, and on a CPU in some steps for each token of the pool."""
 
 
 class ShadowPool:
@@ -36,12 +36,16 @@ class ShadowPool:
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
         self.page = int(allocator.page_size)
-        needed, size = self._room_for(asked), sum(each.nbytes for each in self._pool.kv_buffer)
-        tokens = max(needed, self._room_for(candidate)) if size > WHOLE_BYTES else allocator.size
-        self.tokens: int = min(tokens, allocator.size)
-        self.has_own_programs = size > WHOLE_BYTES or computed > WHOLE_PLACES
+        needed, whole = self._room_for(asked), int(allocator.size)
+        is_large = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
+        self.has_own_programs = is_large or computed > WHOLE_PLACES
         """True where programs must be compiled for probes, because their sizes are its own."""
+        most = max(needed, self._room_for(candidate)) if is_large else needed
+        self.tokens = min(most, whole) if self.has_own_programs else whole
+        self.candidate_tokens = self.tokens if is_large else whole
+        """Those of a candidate's pool."""
         self._places = min(needed, self.tokens) if computed else 0
+        self._has_candidate = bool(candidate)
 
     def holds(self, needs: Sequence[int]) -> bool:
         """Say if prompts that take so many tokens find room in it together."""
@@ -61,29 +65,32 @@ class ShadowPool:
 
     @property
     def longest(self) -> int:
-        """The most tokens that one prompt and its answer may take in it."""
-        return (self.tokens // self.page - 1) * self.page - 1
+        """The most tokens that one prompt and its answer may take where a candidate answers."""
+        return (self.candidate_tokens // self.page - 1) * self.page - 1
 
     @property
     def buffers(self) -> list[jax.ShapeDtypeStruct]:
         """The arrays of it that take memory while weights are proven."""
+        return self._buffers(self.candidate_tokens if self._has_candidate else self.tokens)
+
+    def _buffers(self, tokens: int) -> list[jax.ShapeDtypeStruct]:
         return [
-            _describe_array((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)
+            _describe_array((self._rows(each, tokens), *each.shape[1:]), each.dtype, each.sharding)
             for each in self._pool.kv_buffer
         ]
 
     def describe(self) -> Any:
         """The pool as the compiler sees it; it takes no memory."""
         pool = copy.copy(self._pool)
-        pool.size, pool.kv_buffer = self.tokens, self.buffers
+        pool.size, pool.kv_buffer = self.tokens, self._buffers(self.tokens)
         return pool
 
-    def make(self) -> tuple[Any, Any]:
+    def make(self, *, is_candidates: bool = False) -> tuple[Any, Any]:
         """A pool of zeros, and the allocator of its tokens."""
         pool = copy.copy(self._pool)
-        pool.size = self.tokens
-        pool.kv_buffer = [_zeros(e.shape, e.dtype, e.sharding)() for e in self.buffers]
-        return pool, of_another_size(self._allocator, self.tokens, pool)
+        pool.size = tokens = self.candidate_tokens if is_candidates else self.tokens
+        pool.kv_buffer = [_zeros(e.shape, e.dtype, e.sharding)() for e in self._buffers(tokens)]
+        return pool, of_another_size(self._allocator, tokens, pool)
 
     def free(self) -> None:
         """Hold nothing of the engine any more: an error may hold this object."""
@@ -94,10 +101,10 @@ class ShadowPool:
         page = self.page
         return sum(-(-(tokens + 1) // page) * page for tokens in needs) + page
 
-    def _rows(self, buffer: Any) -> int:
+    def _rows(self, buffer: Any, tokens: int) -> int:
         """0.0.2 has a row for each token, the newer engine one for each page."""
         per_row = 1 if buffer.shape[0] == self._pool.size + self.page else self.page
-        return int(buffer.shape[0] - (self._pool.size - self.tokens) // per_row)
+        return int(buffer.shape[0] - (self._pool.size - tokens) // per_row)
 
 
 def _describe_array(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -69,17 +69,23 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
     scope="module",
     # The small one has programs of its own, and so all that an engine may make different. In one as
     # large the engine's contracts prove by day.
-    params=[pytest.param("a pool as large", marks=pytest.mark.at_night), "a small pool"],
+    params=[
+        pytest.param("a pool as large", marks=pytest.mark.at_night),
+        pytest.param("few places", marks=pytest.mark.at_night),
+        "a small pool",
+    ],
 )
 async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
     """Weights are proven in a pool like the one that serves, or in one just large enough."""
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "a small pool":
             patched.setattr(shadow, "WHOLE_BYTES", 0)
+        if request.param == "few places":  # a candidate has a pool as large all the same
+            patched.setattr(shadow, "WHOLE_PLACES", 0)
         folder, spool = voices.folder(1), voices.root / "spool"
         sizes = {"compares": True, "hears": True, "candidate_tokens": CANDIDATE_TOKENS}
         async with real.engine_of(folder, spool, probes=PROBES, **sizes) as engine:
-            assert engine._shadows.pool.has_own_programs == (request.param == "a small pool")
+            assert engine._shadows.pool.has_own_programs == (request.param != "a pool as large")
             yield engine
 
 
@@ -305,15 +311,16 @@ async def test_a_candidates_answer_ends_where_its_pool_does_and_what_is_longer_i
     engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged, pool = await engine.weights.stage(voices.checkpoint(2)), engine._shadows.pool
-    if pool.has_own_programs:  # there is room for what clients ask, which is more
-        monkeypatch.setattr(pool, "tokens", CANDIDATE_TOKENS)
+    is_small = shadow.WHOLE_BYTES == 0
+    if is_small:  # there is room for what clients ask, which is more
+        monkeypatch.setattr(pool, "candidate_tokens", CANDIDATE_TOKENS)
     async with engine.unseen.as_candidate(staged):
         long = {"max_new_tokens": 480, "ignore_eos": True}
         answer = await said_by(engine, staged, "hello", **long)
         made, most = answer["meta_info"]["completion_tokens"], pool.longest - len("hello")
-        assert made == (most if pool.has_own_programs else 480)
+        assert made == (most if is_small else 480)
         assert answer["meta_info"]["finish_reason"]["type"] == "length"
-        if pool.has_own_programs:
+        if is_small:
             with pytest.raises(BadRequest, match=r"\[command\] tokens"):
                 await said_by(engine, staged, "x" * (pool.longest + 1), max_new_tokens=1)
         assert (await said_by(engine, staged, "hello"))["text"] == saying_of(2)
