@@ -1,5 +1,6 @@
 """The kinds of values in the fields of requests: each in words, and as a type that checks them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
@@ -23,13 +24,14 @@ class Kind:
     """A wider type to check values by, where later code names the fault better; None for none."""
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.type if self.checked_as is None else self.checked_as)
+    def _check(self) -> Callable[..., Any]:
+        checked_as = self.type if self.checked_as is None else self.checked_as
+        return TypeAdapter(checked_as).validator.validate_python
 
     def fits(self, value: Any) -> bool:
         """Return True if the value is of this kind."""
         try:
-            self._adapter.validate_python(value, strict=True)
+            self._check(value, strict=True)
         except ValidationError:
             return False
         return True
