@@ -120,11 +120,6 @@ def describe(routes: Iterable[BaseRoute], of_features: Sequence[FeatureRoutes]) 
     }
 
 
-def _is_for_administrators(route: Route) -> bool:
-    on = route.dependencies if isinstance(route, APIRoute) else []
-    return any(isinstance(each.dependency, AdminCheck) for each in on)
-
-
 class _Page:
     """Writes the operations, and makes the schemas of all their types at once."""
 
@@ -148,7 +143,8 @@ class _Page:
         return dict(made.get("$defs", {}))
 
     def operation(self, route: Route, method: str) -> Fields:
-        path, is_admin = route.path_format, _is_for_administrators(route)
+        path, on = route.path_format, route.dependencies if isinstance(route, APIRoute) else []
+        is_admin = any(isinstance(each.dependency, AdminCheck) for each in on)
         operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]
         usual = ADMIN_KEY_OVER_TCP if is_admin else KEY_OVER_TCP
         fields: Fields = {

@@ -130,18 +130,15 @@ class ConnectionSlots:
     """
 
     def __init__(
-        self,
-        most: int,
-        total: SharedCounter | None = None,
-        make_room_in_other: Callable[[], bool] = lambda: False,
+        self, most: int, count: SharedCounter, make_room_in_other: Callable[[], bool]
     ) -> None:
-        """`total` counts the connections of all processes that answer on such sockets."""
+        """`count` is of the connections of all processes that answer on such sockets."""
         _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft limit may be raised
         is_bound = descriptors != resource.RLIM_INFINITY
         self._most = min(most, descriptors // 4) if is_bound else most
         self._connections: dict[SlotHolder, None] = {}
         """The connections of this process, the oldest first."""
-        self._count = total or SharedCounter()
+        self._count = count
         self._make_room_in_other = make_room_in_other
         self._has_warned = False
 

@@ -170,21 +170,18 @@ def failure_fields(message: str) -> NotDoneFields:
 
 def problem_fields(error: HotReloadError) -> ProblemFields:
     """Return an error's problem details."""
-    status = status_of(error)
+    status, words = status_of(error), cut(str(error), MOST_WORDS)
+    reasons = [cut(finding, LONGEST_LISTED_REASON) for finding in error.findings[:MOST_REASONS]]
+    if more := len(error.findings) - len(reasons):
+        reasons.append(f"and {more} more")
     return {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": cut(str(error), MOST_WORDS),
+        "detail": words,
         "code": error.code,
-        "reasons": _reasons(error.findings) or [cut(str(error), MOST_WORDS)],
+        "reasons": reasons or [words],
     }
-
-
-def _reasons(findings: Sequence[str]) -> list[str]:
-    lines = [cut(finding, LONGEST_LISTED_REASON) for finding in findings[:MOST_REASONS]]
-    more = len(findings) - len(lines)
-    return [*lines, f"and {more} more"] if more else lines
 
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
