@@ -17,7 +17,7 @@ from typing import Any
 from hotreload.errors import DeviceUnavailable, EngineLost
 
 HEARTBEAT_SECONDS = 100
-"""The silence of a rank after which JAX ends all processes; `beats` reports it earlier."""
+"""The silence of a rank after which JAX ends all processes; `Beats` report it earlier."""
 LEAVE_SECONDS = 10
 """The time that a rank waits at its end for the others to end too."""
 
