@@ -14,8 +14,9 @@ WHOLE_BYTES = 64 * 2**20
 """Up to this size a pool is as large as the one that serves: then the programs that serve fit it
 too, and nothing more is to be compiled. It takes memory only while weights are proven."""
 WHOLE_PLACES = 4096
-"""So it is where prompts that serve name no more places of it than these. Clients wait while
-attention is computed to all of them, and on a CPU in some steps for each token of the pool."""
+"""It is as large, too, where prompts that serve name no more places of it than these. Clients wait
+while attention is computed to all of them, and on a CPU in some steps for each token of the pool.
+"""
 
 
 class ShadowPool:
