@@ -71,6 +71,21 @@ class Lane:
         """True when it is given up as soon as nothing of it is left."""
         return self.ended is not None
 
+    @property
+    def awaits_prompts(self) -> bool:
+        """True until the last prompt of its first batch has come."""
+        return self.gathers and len(self.look("waiting_queue")) < self.prompts
+
+    def to_pad_to(
+        self, batches: Sequence[int], places: Sequence[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return those of upstream's sizes, rows and places, to which its batches are padded."""
+        last = len(batches) - 1
+        at = next((at for at, size in enumerate(batches) if size >= self.rows), last)
+        if not self.places:
+            return batches[at:], places[at:]
+        return [batches[at]], [min(self.places, places[at])]
+
     def look(self, name: str) -> Any:
         """One field of its state, wherever that lies now."""
         state = self._state

@@ -95,8 +95,7 @@ class Lanes:
         own.along = along
         rows = SHADOW_ROWS if places or along is not None or not prompts else prompts
         how: dict[str, Any] = {"prompts": prompts, "rows": rows, "places": places}
-        lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, **how)
-        return self._add(lane, state)
+        return self._add(Lane(scheduler, next(self._numbers), own, has_own_pool=True, **how), state)
 
     def hurry(self, number: int, steps: int, since: float) -> None:
         """Have a proof of so many steps, asked for so many seconds, end in time; if it goes on."""
@@ -151,8 +150,13 @@ class Lanes:
     @property
     def are_others_idle(self) -> bool:
         """True when all lanes but the one that has its turn have nothing left to do."""
-        lanes = list(self._rotation.lanes)
-        return all(self._is_spent(each) for each in lanes if each is not self._rotation.current)
+        current, lanes = self._rotation.current, list(self._rotation.lanes)
+        return all(each is current or self._is_spent(each) for each in lanes)
+
+    @property
+    def only_gather(self) -> bool:
+        """True while nothing is left to do but to wait for prompts that are to come."""
+        return all(each.awaits_prompts or self._is_spent(each) for each in self._rotation.lanes)
 
     @property
     def has_ending(self) -> bool:
@@ -189,8 +193,7 @@ class Lanes:
 
         def launch_or_rest() -> Any:
             lane = self._rotation.current
-            if lane.gathers:
-                lane.gathers = len(lane.look("waiting_queue")) < lane.prompts
+            lane.gathers = lane.awaits_prompts
             if lane.rests or lane.gathers or self._only_collects(lane):
                 lane.rest()
                 return None
@@ -229,22 +232,13 @@ class Lanes:
         return lane.bound
 
     def _padding(self, paddings: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the size that a batch is padded to; in the lane of probes it is always the same.
-
-        The probes' pool may have programs of its own: each further size would be compiled while
-        clients wait. Batches of questions all have one size, too. Clients' batches are padded to a
-        compiled size.
-        """
+        """Return the size that a batch is padded to: a compiled one, or that of the lane."""
 
         def paddings_of_lane() -> Any:
             lane, (tokens, batches, places) = self._rotation.current, paddings()
-            if not lane.has_own_pool:
-                return self.compiled.to_pad_to(tokens, batches, places)
-            last = len(batches) - 1
-            at = next((at for at, size in enumerate(batches) if size >= lane.rows), last)
-            if not lane.places:
-                return tokens, batches[at:], places[at:]
-            return tokens, [batches[at]], [min(lane.places, places[at])]
+            if lane.has_own_pool:
+                return tokens, *lane.to_pad_to(batches, places)
+            return self.compiled.to_pad_to(tokens, batches, places)
 
         return paddings_of_lane
 

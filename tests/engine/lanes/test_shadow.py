@@ -55,6 +55,8 @@ CANDIDATE_TOKENS = 160
 """Less than eight answers take that the engine would give at a time."""
 COMPARED_IN = 86
 """Steps, with eight rows, where nothing is known."""
+MOST_TURNS = 200
+"""Of the loop, meanwhile; one that did not sleep turned up to six thousand times."""
 LED_IN = 10
 """Those for which a checkpoint within limits waits."""
 
@@ -266,16 +268,24 @@ async def test_where_the_logits_of_a_piece_find_no_room_nothing_is_compared(
 
 
 async def test_a_comparison_takes_no_more_steps_than_the_page_says(
-    engine: Engine, voices: Voices
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged, before = await engine.weights.stage(voices.checkpoint(2)), engine.recompiles
     both, known = BothWeights(engine, engine.weights.live, staged), KnownAnswers()
     with launches(engine) as seen:
         assert await compare_both(both, known) is not None
     assert len(seen) <= COMPARED_IN
-    comparison = BehaviourComparison(both, known)
+    comparison, turns = BehaviourComparison(both, known), list[int]()
+    turn = engine._scheduler.lanes.turn
+
+    def turn_and_count() -> None:
+        turns.append(1)
+        turn()
+
+    monkeypatch.setattr(engine._scheduler.lanes, "turn", turn_and_count)
     with launches(engine) as seen:
         await comparison.lead()
+    assert len(turns) < MOST_TURNS, "while prompts come it sleeps, and leaves Python's lock to them"
     assert comparison.found is not None
     assert len(seen) <= LED_IN
     assert [each.is_prompt for each in seen].count(False) <= 2, "no step goes from place to place"

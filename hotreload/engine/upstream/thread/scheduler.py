@@ -194,9 +194,11 @@ class SchedulerThread:
         return is_idle(self.scheduler) and (self._lanes is None or self._lanes.are_others_idle)
 
     def _is_idle(self) -> bool:
-        if self._jobs or self._jobs_at_a_turn or not self.has_nothing_to_do():
+        lanes = self._lanes
+        waits = self.has_nothing_to_do() or (lanes is not None and lanes.only_gather)
+        if self._jobs or self._jobs_at_a_turn or not waits:
             return False
-        if self._lanes is not None and self._lanes.has_ending:
+        if lanes is not None and lanes.has_ending:
             return False  # it ends when its turn comes
         if self.turns is not None and self.turns.has_orders:
             return False
