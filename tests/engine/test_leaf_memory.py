@@ -181,6 +181,26 @@ def test_what_is_laid_down_is_what_numpy_makes(
     assert np.array_equal(memory, np.ascontiguousarray(array))
 
 
+def test_a_leaf_is_turned_in_few_pieces_and_placed_without_a_copy(
+    memory: LeafMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call around a piece takes time, whatever its size, and `device_put` twice as much."""
+    pieces, place = list[int](), host_arrays.place_array
+
+    def counted(array: Any, sharding: Any) -> jax.Array:
+        pieces.append(array.nbytes)
+        return place(array, sharding)
+
+    monkeypatch.setattr(host_arrays, "place_array", counted)
+    live = jax.device_put(np.zeros((2048, 4096), np.uint16), jax.devices()[0])
+    monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("it takes longer"))
+    held = memory.take(live.nbytes).view(np.uint16).reshape(live.shape)
+    lay(np.ones((4096, 2048), np.uint16).T, held)
+    assert pieces == [2 << 20] * 8
+    (leaf,) = own._place([held], [live])
+    assert (begin_of(leaf), leaf.sharding) == (held.ctypes.data, live.sharding)
+
+
 def test_what_is_small_is_left_to_python() -> None:
     small = host_arrays.fresh(LEAST_KEPT - 1)
     assert (len(small), small.ctypes.data % host_arrays.ALIGNED) == (LEAST_KEPT - 1, 0)

@@ -30,7 +30,13 @@ from hotreload.engine.weights.leaf.on_device import (
     put,
 )
 from hotreload.engine.weights.load.checked_bytes import open_checked, words_for
-from hotreload.engine.weights.memory.host_arrays import copy_to_host, fresh, in_order, lay
+from hotreload.engine.weights.memory.host_arrays import (
+    copy_to_host,
+    fresh,
+    in_order,
+    lay,
+    place_array,
+)
 from hotreload.engine.weights.memory.page_locked import LockedBuffers, ring_for
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -322,14 +328,10 @@ def _read_through(tensor: Array, pieces: Iterator[Array]) -> Array:
 
 
 def _place(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
-    if all(live.committed and live.is_fully_addressable for live in lives):
+    if len(lives) > 1 and all(live.committed and live.is_fully_addressable for live in lives):
         leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
         return leaves
-    return [_placed_like(array, live) for array, live in zip(arrays, lives, strict=True)]
-
-
-def _placed_like(array: Array, live: jax.Array) -> jax.Array:
-    if not live.is_fully_addressable:
-        # `device_put` would compare the whole array with that of every other host, and wait.
-        return jax.make_array_from_callback(array.shape, live.sharding, array.__getitem__)
-    return jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
+    return [
+        place_array(array, live.sharding) if live.committed else jnp.asarray(array)
+        for array, live in zip(arrays, lives, strict=True)
+    ]

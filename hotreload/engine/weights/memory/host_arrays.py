@@ -16,9 +16,9 @@ LEAST_KEPT = 1 << 20
 """Smaller pieces are left to Python's own memory."""
 ALIGNED = 64
 """On a CPU JAX takes memory over that begins at such an address, and copies any other."""
-TURNED = (256, 1024)
-"""Rows and columns that are turned at a time: they stay in a core's cache. JAX turns them in the
-C library's memory, where something small that stays may make such a hole useless for the next."""
+TURNED = (1024, 1024)
+"""Rows and columns that are turned at a time: with a quarter of the rows it takes a third longer.
+JAX turns them in the C library's memory, which gives larger pieces back to the system each time."""
 
 
 class LeafMemory:
@@ -130,6 +130,18 @@ def in_order(array: Any) -> Array:
     return made
 
 
+def place_array(array: Array, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Place an array of this host, in half the time that `device_put` takes for its checks.
+
+    That would also compare the whole array with that of every other host, and wait.
+    """
+
+    def read(at: Any) -> Array:
+        return array[(*at, ...)]  # an array, also where it has no dimension
+
+    return jax.make_array_from_callback(array.shape, sharding, read)
+
+
 def lay(array: Array, memory: Array) -> None:
     """Put the elements of an array into memory of its shape, one after the other.
 
@@ -139,7 +151,7 @@ def lay(array: Array, memory: Array) -> None:
     if array.flags.c_contiguous:
         memory[...] = array
         return
-    cpu = jax.local_devices(backend="cpu")[0]
+    cpu = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     by_stride = sorted(range(array.ndim), key=array.strides.__getitem__)
     across, along = by_stride[0], by_stride[-1]
     for at in range(0, array.shape[along], TURNED[0]):
@@ -148,4 +160,4 @@ def lay(array: Array, memory: Array) -> None:
             place[along] = slice(at, at + TURNED[0])
             place[across] = slice(beside, beside + TURNED[1])
             piece = tuple(place)
-            memory[piece] = np.asarray(jax.device_put(array[piece], cpu))
+            memory[piece] = np.asarray(place_array(array[piece], cpu))
