@@ -71,7 +71,9 @@ class UnseenAnswers:
     async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         """Ask weights questions in a lane without clients; return answers and expectations."""
         found: list[Answered] = []
-        for batch in in_batches(await self._room.read(questions), self._room.holds):
+        asked = await self._room.read(questions)
+        self._room.check_each(asked)
+        for batch in in_batches(asked, self._room.holds):
             prompts = len(batch.request.items)
             goes_live = staged.weights.lane is None  # else it answers requests: nothing waits
             async with (

@@ -144,6 +144,12 @@ class UnseenRoom:
         assert pool is not None, "without lanes nothing is asked apart from clients"
         return pool.holds(needs)
 
+    def check_each(self, asked: Sequence[UnseenItem]) -> None:
+        """BadRequest if there is no room for one of them: upstream would end the engine."""
+        longest = max((each.needs for each in asked), default=0)
+        if not self.holds_probes([longest]):
+            raise BadRequest(f"a question takes {longest} tokens with its answer: no room for it")
+
     async def check(self, questions: Sequence[Question]) -> None:
         """Return if all could be asked of new weights; ConfigError names one that cannot be."""
         asked = await self.read(questions)

@@ -17,14 +17,16 @@ from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.events import GenerationLive, PhaseEntered
 from hotreload.types import Outcome, Phase
 from tests.bench import plots
-from tests.bench.checkpoints import Shape, model, with_layers_changed
+from tests.bench.checkpoints import HALF_A_GB, TWO_GB, Shape, model, with_layers_changed
 from tests.bench.figures import median
 from tests.bench.test_starving import busy_loops
 from tests.integration.running import Running
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
-SIZES = {"0.01 GB": Shape(1, 256, 768, 2, 1), "0.1 GB": Shape(3), "0.63 GB": Shape(20)}
+SIZES = {"0.01 GB": Shape(1, 256, 768, 2, 1), "0.1 GB": Shape(3), "0.63 GB": HALF_A_GB}
+LARGE = {"2 GB": TWO_GB}
+"""Beside busy loops the steps of its probe would take minutes."""
 LOOPS = (0, 1, 2, 4)
 SMALL_BATCHES = (
     "{max_total_tokens=512,context_length=64,max_running_requests=1,chunked_prefill_size=32,"
@@ -119,10 +121,10 @@ def print_head(title: str) -> None:
 async def test_by_size_and_load(tmp_path: Path) -> None:
     print_head("from the rename to live, in seconds")
     lines = {f"{loops} busy loops": list[tuple[float, float]]() for loops in LOOPS}
-    for size, shape in SIZES.items():
+    for size, shape in (SIZES | LARGE).items():
         curve = Curve(tmp_path / size, shape)
         async with curve.running.serving():
-            for loops in LOOPS:
+            for loops in LOOPS if size in SIZES else (0,):
                 with busy_loops(loops):
                     took = await measured(curve, f"{size}, {loops} busy loops")
                 lines[f"{loops} busy loops"].append((float(size.split()[0]), took))

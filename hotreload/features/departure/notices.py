@@ -60,6 +60,8 @@ def notices_of_file(file: Path, every: float = LOOK_SECONDS) -> AsyncGenerator[s
         try:
             with open(file, errors="replace", opener=_open_at_once) as lines:
                 return cut(lines.readline(1000).strip()) or f"{file} is there"
+        except FileNotFoundError:  # it may come at this moment: its line is read by the next look
+            return f"{file} is there" if file.is_symlink() else None
         except OSError:  # it may be there, and not be read: a folder, or another user's
             return f"{file} is there" if os.path.lexists(file) else None
 

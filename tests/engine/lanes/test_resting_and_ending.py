@@ -12,7 +12,7 @@ import pytest_asyncio
 from hotreload import failpoints
 from hotreload.behaviour import Led, Question
 from hotreload.engine.lanes.lanes import Lanes
-from hotreload.errors import EngineLost
+from hotreload.errors import BadRequest, EngineLost
 from hotreload.types import Staged
 from tests.engine import real
 from tests.engine.lanes.crowd import (
@@ -44,7 +44,8 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def engine(voices: Voices) -> AsyncIterator[Engine]:
-    async with real.engine_of(voices.folder(1), voices.root / "spool", args=ARGS) as engine:
+    sizes = {"args": ARGS, "compares": True}
+    async with real.engine_of(voices.folder(1), voices.root / "spool", **sizes) as engine:
         yield engine
 
 
@@ -255,6 +256,18 @@ async def test_an_abort_in_the_lane_at_work_alone_misses_all_of_them(
     monkeypatch.setattr(Lanes, "_hook_abort", lambda self, abort: abort)
     async with spoiled(voices) as engine:
         assert await endings_of_what_the_old_lane_had(engine, voices) == {"length"}
+
+
+async def test_a_question_that_finds_no_room_costs_no_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [Question("x" * 150, 6)]
+    monkeypatch.setattr(engine._shadows.pool, "_places", 45)
+    with pytest.raises(BadRequest, match="no room for it"):
+        await engine.unseen.ask(engine.weights.live, asked)
+    monkeypatch.undo()
+    [answer] = await engine.unseen.ask(engine.weights.live, asked)
+    assert len(answer.tokens) == 6
 
 
 async def test_answers_to_prompts_that_come_in_pieces_are_noted_from_their_first_token(

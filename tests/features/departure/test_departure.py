@@ -47,7 +47,9 @@ async def test_requests_are_refused_and_readiness_is_off_until_it_is_withdrawn(
 ) -> None:
     async with served(tmp_path, PATIENCE) as (world, notice):
         assert (await asked(world, "/readyz")).status_code == 200
-        notice.write_text("the node is drained\n")
+        written = tmp_path / "written"
+        written.write_text("the node is drained\n")
+        written.rename(notice)  # at once: a look finds it empty else
         await world.until(lambda: world.view.status()["departure"] is not None)
         ready = await asked(world, "/readyz")
         assert (ready.status_code, ready.json()["detail"]) == (503, "leaving: the node is drained")
