@@ -192,6 +192,21 @@ async def test_a_file_that_cannot_be_read_is_a_notice_and_a_pipe_is_not_waited_f
                 assert await anext(notices) == f"{tmp_path / name} is there"
 
 
+async def test_a_file_that_comes_during_a_look_is_read_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice, opened = tmp_path / "notice", giving._open_at_once
+
+    def open_too_early(path: str, flags: int) -> int:
+        monkeypatch.setattr(giving, "_open_at_once", opened)
+        notice.write_text("soon\n")
+        raise FileNotFoundError
+
+    monkeypatch.setattr(giving, "_open_at_once", open_too_early)
+    async with aclosing(giving.notices_of_file(notice, every=0)) as notices:
+        assert [await anext(notices) for _ in range(2)] == [None, "soon"]
+
+
 async def test_a_metadata_server_that_does_not_wait_is_asked_with_pauses() -> None:
     async with metadata() as (server, environ), asyncio.timeout(PATIENCE):
         server.waits = False
