@@ -26,14 +26,14 @@ def is_there(pid: int) -> bool:
     return state != "Z"
 
 
-def sockets_of(pid: int) -> int:
-    """How many it has open; of one that ends meanwhile, those that were seen."""
-    found = 0
+def sockets_of(pid: int) -> set[str]:
+    """Those it has open; of one that ends meanwhile, those that were seen."""
+    found = set()
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return found
+                found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return {each for each in found if each.startswith("socket:")}
 
 
 def cpu_seconds_of(pid: int) -> float:

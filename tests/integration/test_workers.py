@@ -91,7 +91,7 @@ def by_worker(process: Process, asking: httpx.Client) -> int:
     """Ask on this connection, and say which process has it then."""
     before = {pid: sockets_of(pid) for pid in pids_of(process)}
     asking.post("/generate", json={"text": "hi"}).raise_for_status()
-    (has_it,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
+    (has_it,) = (pid for pid, had in before.items() if sockets_of(pid) - had)
     return has_it
 
 

@@ -183,7 +183,7 @@ async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
         if read:
             await reader.readuntil(read)
         await turn_until(lambda: has_begun(point, before, gate))
-        (its_own,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
+        (its_own,) = (pid for pid, had in before.items() if sockets_of(pid) - had)
         with monkeypatch.context() as sooner:
             sooner.setattr(kept_worker, "PING_SECONDS", 0.05)
             os.kill(its_own, how)
@@ -198,13 +198,13 @@ async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
     assert answer.status_code == 200
 
 
-def has_begun(point: str, before: Mapping[int, int], gate: Any) -> bool:
+def has_begun(point: str, before: Mapping[int, set[str]], gate: Any) -> bool:
     """True once the request has come as far as the point says."""
     if point == "while a pause holds it":
         return bool(admission_of(gate, Pause).held)
     if point == "in the middle of its answer":
         return bool(gate.inside)
-    return any(sockets_of(pid) > count for pid, count in before.items())
+    return any(sockets_of(pid) - had for pid, had in before.items())
 
 
 def all_serve(running: Running) -> bool:

@@ -77,6 +77,8 @@ class Receiver:
         self._counts = counts
         self._host = urlsplit(settings.url).hostname or ""
         self._waiting: deque[Notice] = deque()
+        self._taken: Notice | None = None
+        """The last one that the receiver took."""
         self._came = asyncio.Event()
 
     def put(self, notice: Notice) -> None:
@@ -99,6 +101,10 @@ class Receiver:
                     if self._waiting and self._waiting[0] is notice:
                         self._waiting.popleft()
         finally:
+            # A stop waits for the try under way, and cannot have its result.
+            if self._waiting and self._waiting[0] is self._taken:
+                self._waiting.popleft()
+                self._note(None, is_last=True)
             until = time.monotonic() + LAST_TRY_SECONDS
             while self._waiting and (left := until - time.monotonic()) > 0:
                 self._note(await self._try(self._waiting.popleft(), left), is_last=True)
@@ -159,7 +165,10 @@ class Receiver:
             return f"{type(error).__name__}: {error}"
         finally:
             connection.close()
-        return None if 200 <= status < 300 else f"it answered {status}"
+        if not 200 <= status < 300:
+            return f"it answered {status}"
+        self._taken = notice
+        return None
 
 
 class EndNotices:

@@ -215,6 +215,20 @@ async def test_what_waits_when_the_daemon_stops_is_tried_once_more(
     assert [each["event"] for each in bodies(server)] == ["live", "live", "lost"]
 
 
+async def test_what_is_on_its_way_when_the_daemon_stops_is_not_sent_again(server: Server) -> None:
+    counts = NotifyReport()
+    receiver = Receiver(NotifySettings(url=f"{server.url}/hook"), counts)
+    running = asyncio.create_task(receiver.run())
+    server.may_answer.clear()
+    EndNotices([receiver], "tiny").observe(AttemptFinished(attempt(Outcome.LIVE), None))
+    await turn_until(lambda: bool(server.came))
+    running.cancel()
+    await asyncio.sleep(0)
+    server.may_answer.set()
+    await asyncio.wait({running})
+    assert (len(server.came), counts.sent, counts.failed) == (1, 1, 0)
+
+
 REFUSED: list[tuple[str, str]] = [
     ('{url="ops.example.com"}', "url"),
     ('{url="https://x:99999"}', "url.*port"),
