@@ -37,7 +37,7 @@ from hotreload.life.running_engine import RunningEngine
 from hotreload.life.saved.state import StateFile
 from hotreload.life.serving_life import ServingLife
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.shutdown import ExitCode, Shutdown, make_last_life_event
+from hotreload.life.shutdown import FORCED, Shutdown, make_last_life_event
 from hotreload.life.start.configured_source import make_source
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
@@ -276,7 +276,7 @@ class Daemon:
         await self.files_gone.run(self.slot.keeps)
 
     async def _live(self, http: HttpServer) -> int:
-        code = ExitCode.OK
+        code = 0
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.life.run(), name="the engine and its weights")
@@ -285,14 +285,14 @@ class Daemon:
         except* Stopped:
             await self.shutdown.end_cleanly()
         except* ConfigError as faults:
-            code = self.shutdown.fail(faults, ExitCode.BAD_CONFIG, "daemon.bad_config")
+            code = self.shutdown.fail(faults, ConfigError.exit_code, "daemon.bad_config")
         except* DeviceUnavailable as faults:
-            code = self.shutdown.fail(faults, ExitCode.NO_DEVICE, "daemon.no_device")
+            code = self.shutdown.fail(faults, DeviceUnavailable.exit_code, "daemon.no_device")
         except* EngineLost as losses:
-            code = self.shutdown.fail(losses, ExitCode.ENGINE_LOST, "daemon.engine_lost")
+            code = self.shutdown.fail(losses, EngineLost.exit_code, "daemon.engine_lost")
         except* Exception as faults:  # our own fault: the state is unknown, so exit and restart
             log.critical("daemon.internal_error", exc_info=faults)
-            code = self.shutdown.fail(faults, ExitCode.ENGINE_LOST, "daemon.internal_error")
+            code = self.shutdown.fail(faults, EngineLost.exit_code, "daemon.internal_error")
         return await self.shutdown.settle(
             code, is_lost=self.observers.picture.state is State.LOST, was_asked=self._stop.is_set()
         )
@@ -346,6 +346,6 @@ class Daemon:
         signal.alarm(0)  # XLA's handler, before ours is installed again, aborts us in 3 s
         if self._stop.is_set():
             log.warning("daemon.stopped_at_once", extra={"why": "asked to stop a second time"})
-            os._exit(ExitCode.FORCED)
+            os._exit(FORCED)
         self.events.publish(StopRequested())
         self._stop.set()

@@ -20,7 +20,9 @@ HotReloadError
 ├── NotNewEnough               what answers is older than was asked for   HTTP 409
 ├── GenerationGone             the weights asked for answer no more       HTTP 409
 ├── AnswerNonfinite            the weights made NaN of a prompt           HTTP 500
-└── Busy                       another change is under way                HTTP 409
+├── Busy                       another change is under way                HTTP 409, exit 4
+├── Unreachable · NotReady · TimedOut    of a client of the daemon        exit 3, 6, 5
+└── Misused                    the command's arguments make no sense      exit 2
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,6 +43,10 @@ class HotReloadError(Exception):
     code = "error"
     outcome: ClassVar[Outcome | None] = None
     """The outcome of an attempt that this ends; None if it is a fault of ours."""
+    exit_code = 1
+    """The exit code of a process that this ends."""
+    status = 500
+    """The HTTP status of a request that this ends."""
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class ConfigError(HotReloadError):
     """The operator must change something."""
 
     code = "config"
+    exit_code = 78
 
     @classmethod
     def from_faults(cls, faults: Sequence[str]) -> Self:
@@ -81,6 +88,7 @@ class AddressTaken(ConfigError):
     """Another process listens there; once it has ended, a restart helps."""
 
     code = "address_taken"
+    exit_code = 75
 
 
 class CheckpointRejected(HotReloadError):
@@ -88,6 +96,7 @@ class CheckpointRejected(HotReloadError):
 
     code = "rejected"
     outcome = Outcome.REJECTED
+    status = 422
 
 
 class CheckpointCorrupt(CheckpointRejected):
@@ -117,6 +126,7 @@ class TryAgain(HotReloadError):
 
     code = "try_again"
     outcome = Outcome.POSTPONED
+    status = 503
 
 
 class NotJudged(TryAgain):
@@ -129,6 +139,7 @@ class SourceUnavailable(TryAgain):
     """The folder or hub does not answer, or does not hold the revision now."""
 
     code = "source"
+    status = 422
 
 
 class CheckpointChanged(TryAgain):
@@ -154,6 +165,7 @@ class Superseded(HotReloadError):
 
     code = "superseded"
     outcome = Outcome.SUPERSEDED
+    status = 409
 
 
 class Recognized(HotReloadError):
@@ -166,6 +178,7 @@ class DeviceUnavailable(HotReloadError):
     """The accelerator is held by another process, or is not there; it may come back."""
 
     code = "no_device"
+    exit_code = 69
 
 
 class EngineLost(HotReloadError):
@@ -173,6 +186,8 @@ class EngineLost(HotReloadError):
 
     code = "engine_lost"
     outcome = Outcome.LOST
+    exit_code = 70
+    status = 503
 
 
 class RankLeft(EngineLost):
@@ -183,12 +198,14 @@ class NotServing(HotReloadError):
     """No request passes now."""
 
     code = "not_serving"
+    status = 503
 
 
 class BadRequest(HotReloadError):
     """The request cannot be served as asked; nothing was tried. `param` is the field at fault."""
 
     code = "bad_request"
+    status = 400
 
     def __init__(
         self,
@@ -206,24 +223,28 @@ class NothingOfThatName(BadRequest):
     """The operator named a checkpoint or a generation that is not there."""
 
     code = "unknown_name"
+    status = 422
 
 
 class NotNewEnough(HotReloadError):
     """The generation asked for does not answer, and was waited for in vain."""
 
     code = "generation_not_live"
+    status = 409
 
 
 class GenerationGone(HotReloadError):
     """The weights that the request names answer no more: asking again is useless."""
 
     code = "generation_gone"
+    status = 409
 
 
 class NotSaved(HotReloadError):
     """The change was not made: it must survive a restart, and the disk cannot be written."""
 
     code = "not_saved"
+    status = 503
 
 
 class AnswerNonfinite(HotReloadError):
@@ -236,6 +257,44 @@ class Busy(HotReloadError):
     """Another change of the weights is under way, or a pin forbids this one."""
 
     code = "busy"
+    exit_code = 4
+    status = 409
+
+
+# --- what only a client of a daemon, or the command, raises ---------------------------------------
+
+
+class Unreachable(HotReloadError):
+    """No daemon answers there."""
+
+    code = "unreachable"
+    exit_code = 3
+
+    def __init__(self, message: str, *, may_come: bool = False) -> None:
+        """`may_come` if a daemon may be starting, which does not answer yet."""
+        super().__init__(message)
+        self.may_come = may_come
+
+
+class NotReady(HotReloadError):
+    """The daemon boots: it answers no request yet, and nothing is wrong."""
+
+    code = "not_ready"
+    exit_code = 6
+
+
+class TimedOut(HotReloadError):
+    """The daemon did not answer, or the attempt did not end, in the given time."""
+
+    code = "timed_out"
+    exit_code = 5
+
+
+class Misused(HotReloadError):
+    """The command's arguments make no sense."""
+
+    code = "usage"
+    exit_code = 2
 
 
 def show_value(value: object, most: int = 80) -> str:

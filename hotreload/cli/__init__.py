@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from hotreload import __version__
-from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
-from hotreload.errors import HotReloadError, did_you_mean
+from hotreload.errors import HotReloadError, Misused, did_you_mean
 
 MODULES: Mapping[str, Sequence[str]] = {
     "serve": ("serve",),
@@ -90,6 +89,9 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed o
 `hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
 code means."""
 
+FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+"""Exit codes beside those of errors: a fault that a verb found, Ctrl-C, a closed pipe."""
+
 _WITHOUT_A_VERB = ("-h", "--help", "--version")
 
 
@@ -104,14 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(parser, argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
-        return USAGE
+        return Misused.exit_code
     try:
         code = int(args.run(args))
         sys.stdout.flush()
         return code
     except HotReloadError as error:
         print(f"hotreload: {error}", file=sys.stderr)
-        return exit_code(error)
+        return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to flush
         return BROKEN_PIPE

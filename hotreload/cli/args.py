@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotreload.cli import VERBS
 from hotreload.cli.bar import Bar, make_observer
-from hotreload.cli.exits import Misused
+from hotreload.errors import Misused
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hotreload.client.errors import Unreachable
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, Unreachable
 from hotreload.facts.names import LOOKING
 
 DIAL_SECONDS = 10.0

@@ -11,9 +11,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotreload.client.errors import TimedOut, Unreachable, error_of
 from hotreload.client.places import SocketPlace, UrlPlace, read_key
-from hotreload.errors import HotReloadError
+from hotreload.errors import (
+    Busy,
+    EngineLost,
+    HotReloadError,
+    NotReady,
+    TimedOut,
+    Unreachable,
+)
 from hotreload.facts.names import DEFAULT_SOCKET
 from hotreload.picture.words import Fields, plain
 from hotreload.types import as_text
@@ -238,6 +244,16 @@ class Client:
         finally:
             self._under_way.discard(connection)
             connection.close()
+
+
+def error_of(status: int, problem: Fields, hint: str = "") -> HotReloadError:
+    """Return the error for a problem that the daemon sent."""
+    kinds = {409: Busy, 504: TimedOut}
+    code = problem.get("code")
+    by_code = {"engine_lost": EngineLost, "booting": NotReady}
+    kind = by_code.get(str(code)) or kinds.get(status, HotReloadError)
+    words = problem.get("detail", f"the daemon answered {status}")
+    return kind(f"{words}{hint}", code=code, findings=problem.get("reasons", ()))
 
 
 def _is_reached(row: Fields, wanted: int | str) -> bool:

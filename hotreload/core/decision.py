@@ -69,6 +69,18 @@ def _name(live: Generation | None) -> str:
     return f"generation {live.number}" if live else "what is live"
 
 
+def list_worth_keeping(ledger: Ledger) -> set[str]:
+    """Return the ids of revisions whose files may be needed again: live, before it, wanted, missed.
+
+    At a start none is live, and the last good generation stands in its place.
+    """
+    live = ledger.live or ledger.last_good
+    before = ledger.past_before(live) if live else None
+    places = [place.revision for place in (ledger.last_good, before, ledger.missed) if place]
+    known = [each for each in (ledger.live and ledger.live.revision, ledger.wanted) if each]
+    return {revision.id for revision in (*places, *known)}
+
+
 # --- decisions about the same content by another name -------------------------------------------
 
 

@@ -243,18 +243,6 @@ class Ledger:
         same = (p for p in reversed(self.generations) if (p.revision, p.fingerprint) == name)
         return next(same, None)
 
-    @property
-    def worth_keeping(self) -> set[str]:
-        """The ids of revisions whose files may be needed again: live, before it, wanted, missed.
-
-        At a start none is live, and the last good generation stands in its place.
-        """
-        live = self.live or self.last_good
-        before = self.past_before(live) if live else None
-        places = [place.revision for place in (self.last_good, before, self.missed) if place]
-        known = [each for each in (self.live and self.live.revision, self.wanted) if each]
-        return {revision.id for revision in (*places, *known)}
-
     def in_a_row(self, revision: Revision, code: str) -> int:
         """Count the last attempts at this revision that ended for this reason, without a gap."""
         reasons = (a.reason for a in self.attempts if a.revision == revision and not a.dry_run)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,8 @@ from hotreload.settings.sections import Settings
 log = logging.getLogger("hotreload")
 
 
-class ExitCode(IntEnum):
-    """Exit codes that a supervisor acts on."""
-
-    OK = 0
-    FORCED = 1
-    NO_DEVICE = 69
-    ENGINE_LOST = 70
-    BAD_CONFIG = 78
+FORCED = 1
+"""The exit code of a daemon that was asked to stop a second time."""
 
 
 @dataclass(eq=False)
@@ -58,37 +51,37 @@ class Shutdown:
         self.cause = why
         self.entrance.seal(str(why), code="stopping" if self.goes_with_rank_0 else why.code)
 
-    def fail(self, causes: BaseExceptionGroup[Any], code: ExitCode, event: str) -> ExitCode:
+    def fail(self, causes: BaseExceptionGroup[Any], code: int, event: str) -> int:
         """Seal the gates, log the cause, and return the exit code."""
         cause: Any = self.cause or first_of(causes)  # a rank that left explains what follows
         self.cause = cause
         self.entrance.seal(str(cause), code=getattr(cause, "code", "engine_lost"))
         if self.goes_with_rank_0:
             event = "daemon.leaving_with_rank_0"
-        log.critical(event, extra={"cause": str(cause), "exit_code": int(code)})
+        log.critical(event, extra={"cause": str(cause), "exit_code": code})
         return code
 
-    async def end_cleanly(self) -> ExitCode:
+    async def end_cleanly(self) -> int:
         """End in order: the end says nothing about the checkpoint under way."""
         self.ledger.abandon()
         await self.save(self.ledger)
-        return ExitCode.OK
+        return 0
 
-    async def settle(self, code: ExitCode, *, is_lost: bool, was_asked: bool) -> ExitCode:
+    async def settle(self, code: int, *, is_lost: bool, was_asked: bool) -> int:
         """Save a loss for the next start; return the exit code.
 
         A stop that comes while a lost engine is closed must not make it a success.
         """
         if was_asked and isinstance(self.cause, RankLeft):
             return await self.end_cleanly()  # all hosts were asked to stop; another was quicker
-        if code != ExitCode.ENGINE_LOST and not is_lost:
+        if code != EngineLost.exit_code and not is_lost:
             return code
         if isinstance(self.cause, RankLeft):
             self.ledger.abandon()  # an operator stopped that host: no checkpoint did
         if not self.goes_with_rank_0:
             self.ledger.lost_at = time.time()  # the next start reports it
         await self.save(self.ledger)
-        return ExitCode.ENGINE_LOST
+        return EngineLost.exit_code
 
 
 # --- how the last life ended ----------------------------------------------------------------------

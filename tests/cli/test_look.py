@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from hotreload.cli.exits import check_code
+from hotreload.cli.client.look import check_code
 from hotreload.events import (
     AttemptFinished,
     Event,

@@ -9,7 +9,7 @@ import pytest
 from hotreload.cli.client.show import columns, cut, pad
 from hotreload.cli.client.top import AWAY, GLANCE_SECONDS, TopScreen
 from hotreload.cli.client.top_frame import frame, write_line
-from hotreload.client.errors import TimedOut
+from hotreload.errors import TimedOut
 from hotreload.events import (
     AttemptFinished,
     Event,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.client.errors import TimedOut
 from hotreload.client.synchronous import Client
+from hotreload.errors import TimedOut
 from hotreload.events import PhaseEntered, Progress
 from hotreload.facts.names import LOOKING
 from hotreload.server.http.server_sockets import bind_unix

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload.client import AsyncClient, Client
-from hotreload.client.errors import TimedOut, Unreachable
-from hotreload.errors import ConfigError, HotReloadError
+from hotreload.errors import ConfigError, HotReloadError, TimedOut, Unreachable
 from hotreload.events import SourceScanned
 from hotreload.picture.checkpoints import Situation
 from hotreload.server.http.keys import ApiKeys

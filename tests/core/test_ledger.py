@@ -1,6 +1,6 @@
 import pytest
 
-from hotreload.core.decision import Sleep, decide, list_newer_refusals
+from hotreload.core.decision import Sleep, decide, list_newer_refusals, list_worth_keeping
 from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration
 from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
@@ -176,15 +176,15 @@ def test_the_history_is_bounded_and_newest_first() -> None:
 
 def test_the_files_of_what_is_live_was_before_or_is_wanted_are_worth_keeping() -> None:
     ledger = Ledger()
-    assert ledger.worth_keeping == set()
+    assert list_worth_keeping(ledger) == set()
     for number in range(1, 5):
         revision = Revision(f"sha-{number}")
         live = Generation(number, revision, f"fp-{number}", 0.0)
         ledger.went_live(live, f"/cache/sha-{number}")
     ledger.wanted = Revision("sha-9")
-    assert ledger.worth_keeping == {"sha-4", "sha-3", "sha-9"}
+    assert list_worth_keeping(ledger) == {"sha-4", "sha-3", "sha-9"}
     after_restart = restarted(ledger)
-    assert after_restart.worth_keeping == {"sha-4", "sha-3"}
+    assert list_worth_keeping(after_restart) == {"sha-4", "sha-3"}
 
 
 def place(ledger: Ledger, number: int) -> PastGeneration:
@@ -217,7 +217,7 @@ def test_what_is_missed_is_what_is_due_until_something_else_is_wanted() -> None:
 def test_what_is_missed_is_what_a_start_brings_back_unless_it_was_refused() -> None:
     ledger = restarted(missing(serving()))
     assert ledger.start_target == place(ledger, 2)
-    assert B.id in ledger.worth_keeping
+    assert B.id in list_worth_keeping(ledger)
     ledger.refuse(B, Reason("corrupt", "words"), 0.0)
     assert ledger.start_target == ledger.last_good == place(ledger, 3)
 

@@ -9,8 +9,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from hotreload import errors
-from hotreload.cli import exits
+from hotreload import cli, errors
+from hotreload.cli.client.look import check_code
 from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER
 from hotreload.features.pause.routes import pause_routes
@@ -58,13 +58,15 @@ def test_every_reason_to_pass_a_folder_over_has_its_row_and_says_when() -> None:
 
 
 def test_every_exit_code_has_its_row() -> None:
-    codes = {code for code in vars(exits).values() if isinstance(code, int)}
-    assert {int(code) for code in first_cells("exit codes")} == {0, *codes}
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    codes = {each.exit_code for each in kinds if issubclass(each, errors.HotReloadError)}
+    others = {0, cli.FAILED, cli.INTERRUPTED, cli.BROKEN_PIPE}
+    assert {int(code) for code in first_cells("exit codes")} == {*others, *codes}
 
 
 def test_every_exit_code_of_a_check_has_its_row() -> None:
-    told = {exits.check_code({"state": state}, found) for state in State for found in ([], ["x"])}
-    assert {int(code) for code in first_cells("check")} == {*told, exits.UNREACHABLE}
+    told = {check_code({"state": state}, found) for state in State for found in ([], ["x"])}
+    assert {int(code) for code in first_cells("check")} == {*told, errors.Unreachable.exit_code}
 
 
 def test_every_route_has_its_row() -> None:

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from hotreload import __version__
-from hotreload.cli.exits import ADDRESS_TAKEN
+from hotreload.errors import AddressTaken
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from tests.integration.process import OF_WORDS, START_SECONDS, Process
 from tests.integration.running import words
@@ -72,9 +72,9 @@ def test_an_address_that_is_taken_is_told_with_its_holder_and_may_come_free(
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for setting in ("server.tcp", "metrics.address"):
             with process.begun(sets=[f"{setting}={address}"]):
-                assert process.child.wait(START_SECONDS) == ADDRESS_TAKEN
+                assert process.child.wait(START_SECONDS) == AddressTaken.exit_code
     with bind_unix(process.socket):
-        assert process.exits() == ADDRESS_TAKEN
+        assert process.exits() == AddressTaken.exit_code
     holder = f"pid {os.getpid()} ({Path('/proc/self/cmdline').read_text()[:20].split(chr(0))[0]}"
     told = [line for line in process.log.read_text().splitlines() if line[:11] == "hotreload: "]
     assert [holder in line for line in told] == [True] * 3, told

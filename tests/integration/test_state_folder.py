@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from hotreload.cli.exits import BAD_CONFIG as EXIT_BAD_CONFIG
+from hotreload.errors import ConfigError
 from hotreload.tiny import write_tiny
 from tests.evidence import TROUBLES
 from tests.integration.deaths import ledger_of
@@ -110,7 +110,7 @@ def test_a_torn_state_and_a_moved_folder_cost_no_pin_no_number_and_no_odd_path(
         process.until(lambda: not moved(process))  # it is free, and taken before anybody comes
         assert [each.number for each in ledger_of(process).generations][-1] > last
         with second.begun():
-            assert second.child.wait(PATIENCE) == EXIT_BAD_CONFIG
+            assert second.child.wait(PATIENCE) == ConfigError.exit_code
         assert process.stop() == 0
 
     with process.running():

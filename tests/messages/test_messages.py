@@ -20,11 +20,10 @@ import pytest
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.cli.serve import _start_facts
-from hotreload.client.errors import TimedOut
 from hotreload.client.synchronous import Client
 from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.load.spool import private_copy
-from hotreload.errors import TryAgain
+from hotreload.errors import TimedOut, TryAgain
 from hotreload.events import RevisionWanted, StateSaved
 from hotreload.features import FEATURES
 from hotreload.life.saved.state import StateFile

@@ -13,8 +13,7 @@ from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Facts
 from hotreload.cli.ops.doctor_checks.places import check_tls
 from hotreload.client import AsyncClient, Client
-from hotreload.client.errors import Unreachable
-from hotreload.errors import ConfigError, HotReloadError
+from hotreload.errors import ConfigError, HotReloadError, Unreachable
 from hotreload.events import Event, TroubleNews
 from hotreload.features import FEATURES
 from hotreload.life import live_settings

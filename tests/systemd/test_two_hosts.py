@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.client.errors import Unreachable
 from hotreload.client.synchronous import Client
-from hotreload.errors import HotReloadError
+from hotreload.errors import HotReloadError, Unreachable
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, request_for, words
 from tests.systemd.machine import INSIDE, Machine, missing

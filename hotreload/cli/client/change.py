@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotreload.cli import FAILED
 from hotreload.cli.args import add_client_verb, add_timeout
 from hotreload.cli.bar import while_it_lasts
 from hotreload.cli.client.texts import dry_run_text, outcome_text
 from hotreload.cli.client.which_daemon import find_daemon
-from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.client.synchronous import Client, DaemonAnswer
-from hotreload.errors import EngineLost, HotReloadError
+from hotreload.errors import EngineLost, HotReloadError, Misused
 from hotreload.picture.words import Fields, plain
 
 MOST_OTHERS = 5
@@ -284,7 +284,7 @@ def _print_dry_run(args: argparse.Namespace, fields: Fields, generation: str | N
     """Print the report of a dry run, good or bad, and return the exit code."""
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
     if fields["outcome"] == "lost":
-        return ENGINE_LOST
+        return EngineLost.exit_code
     return 0 if fields["ok"] else FAILED
 
 

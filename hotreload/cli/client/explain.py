@@ -14,8 +14,7 @@ from typing import Any
 
 from hotreload.cli.args import add_verb
 from hotreload.cli.client.show import BELOW, pairs, paragraph
-from hotreload.cli.exits import Misused
-from hotreload.errors import did_you_mean, show_value
+from hotreload.errors import Misused, did_you_mean, show_value
 from hotreload.facts.files import find_shipped
 
 EXPLAINED = """\

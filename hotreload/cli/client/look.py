@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hotreload.cli import FAILED
 from hotreload.cli.args import add_client_verb, add_count
 from hotreload.cli.client.show import local
 from hotreload.cli.client.texts import (
@@ -19,7 +20,7 @@ from hotreload.cli.client.texts import (
 )
 from hotreload.cli.client.wait import add_wait, until_ready
 from hotreload.cli.client.which_daemon import find_daemon
-from hotreload.cli.exits import FAILED, check_code
+from hotreload.errors import EngineLost, NotReady
 from hotreload.picture.words import Fields, plain
 
 MOST_SHOWN = 1000
@@ -144,6 +145,19 @@ def _check(fields: Fields, as_json: bool) -> int:
     if text := _dump(said) if as_json else check_text(fields):
         print(text)
     return check_code(fields, said["findings"])
+
+
+_CODES = {
+    "booting": NotReady.exit_code,
+    "stopping": NotReady.exit_code,
+    "lost": EngineLost.exit_code,
+}
+"""The exit codes of the states in which no request is answered."""
+
+
+def check_code(status: Fields, findings: Sequence[object]) -> int:
+    """Return the exit code of `hotreload status --check`: 0 if there is no fault."""
+    return _CODES.get(status["state"], FAILED if findings else 0)
 
 
 def history(args: argparse.Namespace) -> int:

@@ -18,9 +18,8 @@ from hotreload.cli.args import add_client_verb, seconds
 from hotreload.cli.client.show import now
 from hotreload.cli.client.top_frame import frame, may_colour, write_line
 from hotreload.cli.client.which_daemon import find_daemon
-from hotreload.client.errors import TimedOut
 from hotreload.client.synchronous import STATUS_SECONDS
-from hotreload.errors import HotReloadError
+from hotreload.errors import HotReloadError, TimedOut
 from hotreload.picture.words import Fields
 
 ENTER = "\033[?1049h\033[?25l"

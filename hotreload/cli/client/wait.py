@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hotreload.cli.args import add_timeout
-from hotreload.client.errors import NotReady, TimedOut, Unreachable
-from hotreload.errors import EngineLost, HotReloadError
+from hotreload.errors import EngineLost, HotReloadError, NotReady, TimedOut, Unreachable
 from hotreload.picture.words import Fields, boot_text, plain
 
 ASK_AGAIN_SECONDS = 0.25

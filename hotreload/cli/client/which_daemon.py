@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotreload.cli.exits import Misused
 from hotreload.client.places import no_address
 from hotreload.client.synchronous import Client
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, Misused
 from hotreload.facts.names import DEFAULT_CONFIG, DEFAULT_SOCKET
 
 

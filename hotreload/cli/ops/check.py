@@ -18,10 +18,10 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.findings import Finding, total
 from hotreload.checkpoint.fit import AUTO, Policy, read_served_model
 from hotreload.checkpoint.known_names import foreign_weights
+from hotreload.cli import FAILED
 from hotreload.cli.args import add_repo_options, add_set, add_verb, given_settings, show_download
 from hotreload.cli.client.show import paint
-from hotreload.cli.exits import FAILED, USAGE
-from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
+from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError, Misused
 from hotreload.facts.names import names_a_repo
 from hotreload.figures import size
 from hotreload.picture.words import count_of
@@ -155,7 +155,7 @@ def _on_this_disk(args: argparse.Namespace, digests: Digests) -> Path:
 
 def _usage(words: str) -> int:
     print(f"hotreload check: {words}", file=sys.stderr)
-    return USAGE
+    return Misused.exit_code
 
 
 def _as_json(report: Report) -> str:

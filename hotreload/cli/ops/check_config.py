@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli.args import add_set, add_verb
-from hotreload.cli.exits import BAD_CONFIG
 from hotreload.cli.ops.doctor_checks.room import planned_memory
 from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_CONFIG
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         loaded = load(file, args.set, os.environ, FEATURES)
     except ConfigError as error:
         _print_faults(error, args.json)
-        return BAD_CONFIG
+        return ConfigError.exit_code
     return _judge(loaded, args)
 
 
@@ -78,7 +77,7 @@ def _judge(loaded: Loaded, args: argparse.Namespace) -> int:
         _print_settings(loaded, args.json)
     if fault:
         _print_faults(fault, args.json)
-    return BAD_CONFIG if fault else 0
+    return ConfigError.exit_code if fault else 0
 
 
 def _print_faults(error: ConfigError, as_json: bool) -> None:

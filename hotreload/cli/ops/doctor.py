@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hotreload.cli import FAILED
 from hotreload.cli.args import add_set, add_settings_or_instance, add_verb, seconds
 from hotreload.cli.client.show import paint
-from hotreload.cli.exits import FAILED
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts
 from hotreload.cli.ops.units import config_of

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli.args import add_settings_or_instance, add_verb
-from hotreload.cli.exits import Misused
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Facts
 from hotreload.cli.ops.doctor_checks.room import memory_limits
@@ -25,7 +24,7 @@ from hotreload.cli.ops.units import (
     name_units,
     render,
 )
-from hotreload.errors import ConfigError
+from hotreload.errors import ConfigError, Misused
 from hotreload.facts.files import replace
 from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.features import FEATURES

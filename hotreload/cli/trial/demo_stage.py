@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotreload.cli.trial.tiny import QUICK_SETTINGS
-from hotreload.client.errors import Unreachable
 from hotreload.client.synchronous import Client
-from hotreload.errors import HotReloadError
+from hotreload.errors import HotReloadError, Unreachable
 from hotreload.figures import duration
 from hotreload.picture.words import Fields, older_text
 

@@ -20,7 +20,6 @@ from hotreload.cli.args import (
     show_download,
 )
 from hotreload.cli.client.show import paint, pairs
-from hotreload.cli.exits import exit_code
 from hotreload.engine.versions import imports_explained
 from hotreload.errors import HotReloadError
 from hotreload.features.compare.comparison import check_limits
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         print(report_text(args, found, fault, has_limits=compare.limits.are_any))
     elif fault is not None:
         print(fault_text(steps.current, fault), file=sys.stderr)
-    return exit_code(fault) if fault else 0
+    return fault.exit_code if fault else 0
 
 
 class Steps:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import aclosing, redirect_stdout
 from typing import Any
 
+from hotreload.cli import FAILED
 from hotreload.cli.args import (
     add_engine_options,
     add_repo_options,
@@ -16,7 +17,6 @@ from hotreload.cli.args import (
     keep_remarks_out,
     show_download,
 )
-from hotreload.cli.exits import FAILED
 from hotreload.engine.versions import imports_explained
 
 EXPLAINED = """\

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotreload import figures
 from hotreload.cli.args import add_verb
-from hotreload.cli.exits import Misused
+from hotreload.errors import Misused
 from hotreload.facts.names import LONGEST_SOCKET_PATH
 
 EXPLAINED = """\

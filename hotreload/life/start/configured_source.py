@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
+from hotreload.core.decision import list_worth_keeping
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Publish
@@ -37,7 +38,7 @@ def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: D
             HubOptions(**_settings_of(HubSettings, source), token=token, reads_once=reads_once),
             cache=settings.hub_cache,
             digests=digests,
-            kept=lambda: ledger.worth_keeping,
+            kept=lambda: list_worth_keeping(ledger),
             folders=[*([engine.model] if engine.model else []), *settings.server.update_roots],
             publish=publish,
         )

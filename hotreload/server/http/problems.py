@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload import errors
-from hotreload.errors import MOST_WORDS, HotReloadError, cut, show_value
+from hotreload.errors import MOST_WORDS, HotReloadError, NothingOfThatName, cut, show_value
 from hotreload.types import Generation
 
 RETRY_AFTER = 5
@@ -19,24 +19,6 @@ RETRY_AFTER = 5
 
 DO_NOT_RETRY = {"x-should-retry": "false"}
 """The header that keeps OpenAI's clients, which retry any 409, from retrying this one."""
-
-UNKNOWN_NAME = 422
-"""The status for an operator's name that does not exist."""
-
-_STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
-    (errors.NothingOfThatName, UNKNOWN_NAME),
-    (errors.BadRequest, 400),
-    (errors.Busy, 409),
-    (errors.Superseded, 409),
-    (errors.NotNewEnough, 409),
-    (errors.GenerationGone, 409),
-    (errors.CheckpointRejected, 422),
-    (errors.SourceUnavailable, UNKNOWN_NAME),
-    (errors.TryAgain, 503),
-    (errors.NotServing, 503),
-    (errors.NotSaved, 503),
-    (errors.EngineLost, 503),
-)
 
 
 class ProblemFields(TypedDict):
@@ -206,11 +188,9 @@ def check_live(live: Generation | None) -> Generation:
 
 def status_of(error: HotReloadError) -> int:
     """Return the HTTP status of an error."""
-    if isinstance(error, Refused):
-        return error.status
     if isinstance(error, errors.SourceUnavailable) and error.retry_after is not None:
         return 503  # the source cannot be reached: the name may be right
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return error.status
 
 
 def _headers(error: HotReloadError) -> dict[str, str]:
@@ -221,7 +201,7 @@ def _headers(error: HotReloadError) -> dict[str, str]:
     if has_time and error.retry_after is not None:
         return {**headers, "Retry-After": str(max(1, math.ceil(error.retry_after)))}
     is_postponed = isinstance(error, errors.NotNewEnough | errors.TryAgain)
-    if is_postponed and status_of(error) != UNKNOWN_NAME:
+    if is_postponed and status_of(error) != NothingOfThatName.status:
         return {"Retry-After": str(RETRY_AFTER)}
     return headers
 

@@ -15,6 +15,7 @@ import pytest
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.attempt_records import Attempts
+from hotreload.core.decision import list_worth_keeping
 from hotreload.core.ledger import Ledger, ServedBy
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine.upstream.build import DOES_NOT_START
@@ -426,7 +427,7 @@ class OnlyHub(Starting):
             "state": {"directory": str(folder / "state")},
         }
         cache = folder / "cache"
-        source = hub_source(hub, cache, kept=lambda: ledger.worth_keeping, poll=0.05)
+        source = hub_source(hub, cache, kept=lambda: list_worth_keeping(ledger), poll=0.05)
         super().__init__(read_table(Settings, settings), ledger, source)
         self.has_waited = asyncio.Event()
 
