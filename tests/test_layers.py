@@ -447,7 +447,6 @@ def test_nobody_reads_a_pickle_that_a_worker_wrote() -> None:
 MEANT_BY_SEVERAL = {
     "BLANK": "the evidence of each feature until it is asked",
     "log": "the logger of each module",
-    "EXPLAINED": "each verb's own words, which the command line puts together",
     "Fields": "a JSON object: an alias of dict, which light modules spell themselves",
     "PROMPTS": "the fields of a request that hold the prompt",
 }

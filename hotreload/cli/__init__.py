@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from hotreload import __version__
 from hotreload.errors import HotReloadError, Misused, did_you_mean
@@ -36,58 +37,16 @@ MODULES: Mapping[str, Sequence[str]] = {
 }
 """The verbs of each module, which has `add(verbs)`: it adds their parsers and sets their `run`."""
 
-OVERVIEW = """\
-run it:
-  serve         run the daemon
-  launch        serve by sglang-jax's own flags
-  check-config  show the settings and where each came from
-  doctor        look whether this machine is fit to serve
-  install-unit  write the systemd units of this installation
-  completion    print a script that completes in bash, zsh or fish
 
-look:
-  status        what is live, what is wanted, what was refused
-  top           what is live and what happens, redrawn in place
-  log           what came of each checkpoint and order, in words, the newest last
-  ls            every checkpoint the source sees, and why it is not live
-  history       the attempts so far, newest first
-  checksums     checksums of the live weights, computed now
-  events        every event as it happens, until interrupted
-  explain       what a reason, a trouble, an alert or an exit code means, and what to do
+def read_help(name: str) -> str:
+    """Return what `--help` says of a verb, of the whole command, or of finding the daemon."""
+    file = Path(__file__).with_name("help") / f"{name}.txt"
+    return file.read_text(encoding="utf-8").removesuffix("\n")
 
-change:
-  reload        make a checkpoint live, or the newest
-  rollback      go back to the generation before, or to a named one, and hold it
-  pin           hold what is live against the source, across restarts too
-  unpin         follow the source again
-  perturb       put noise on some of the live weights, to see that checksums move
 
-try it:
-  demo          see it all happen on this machine's CPU, in about 30 seconds
-  tiny          write a tiny checkpoint that says a sentence
-  check         run every check on a checkpoint, without an engine
-  diff          say how the answers of two checkpoints differ, without a daemon
-  swap          swap a checkpoint into an engine of its own, and ask it once
-  generate      ask the model"""
-
+INTRODUCTION, OVERVIEW = read_help("hotreload").split("\n\n", 1)
 VERBS: Mapping[str, str] = dict(re.findall(r"(?m)^  ([a-z-]+) +(.+)$", OVERVIEW))
 """The line of each verb in the overview."""
-
-INTRODUCTION = """\
-Keeps a running sglang-jax engine's weights equal to the newest good checkpoint:
-drop one into the watched folder and it goes live, or is refused with a reason."""
-
-CLOSING = """\
-The verbs that ask the daemon find it by --url, --socket, --config, $HOTRELOAD_URL,
-$HOTRELOAD_SOCKET or the usual settings ($HOTRELOAD_CONFIG), else on
-/run/hotreload/hotreload.sock.
-
-exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
-            6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 75 an address is taken,
-            78 bad settings
-
-`hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
-code means."""
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
 """Exit codes beside those of errors: a fault that a verb found, Ctrl-C, a closed pipe."""
@@ -140,7 +99,7 @@ def build_parser(names: Iterable[str] = VERBS) -> argparse.ArgumentParser:
         prog="hotreload",
         usage="hotreload VERB …",
         description=INTRODUCTION,
-        epilog=f"{OVERVIEW}\n\n{CLOSING}",
+        epilog=OVERVIEW,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hotreload {__version__}")

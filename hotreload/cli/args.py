@@ -6,14 +6,13 @@ Client verbs must start quickly, so this module imports nothing heavy.
 import argparse
 import math
 import os
-import textwrap
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotreload.cli import VERBS
+from hotreload.cli import VERBS, read_help
 from hotreload.cli.bar import Bar, make_observer
 from hotreload.errors import Misused
 from hotreload.figures import HOW_TO_WRITE, seconds_in
@@ -21,20 +20,6 @@ from hotreload.figures import HOW_TO_WRITE, seconds_in
 if TYPE_CHECKING:
     from hotreload.settings.load import Settings
 
-HELP_WIDTH = 96
-EPILOG = """\
-The daemon is found by the first of these that is given:
-  --url, with --key-file and --ca-file; or --socket
-  [server] socket of --config
-  $HOTRELOAD_URL, with $HOTRELOAD_KEY_FILE and $HOTRELOAD_CA_FILE
-  $HOTRELOAD_SOCKET
-  [server] socket of $HOTRELOAD_CONFIG, else of /etc/hotreload/hotreload.toml
-  /run/hotreload/hotreload.sock
-A socket needs its group ([server] group). Changes by --url need a key of admin_keys_file."""
-EXITS = """\
-exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
-            6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,
-            130 interrupted"""
 OVERRIDES = "a setting; overrides the file and HOTRELOAD__SECTION__KEY"
 XLA_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 FATAL_ONLY = "3"
@@ -44,13 +29,13 @@ RunVerb = Callable[[argparse.Namespace], int]
 
 
 def add_verb(
-    verbs: Any, name: str, run: RunVerb, explained: str, *, epilog: str | None = None
+    verbs: Any, name: str, run: RunVerb, *, epilog: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a verb, whose help shows the explanation unchanged."""
+    """Add a verb, whose help shows the text of its name unchanged."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
         help=VERBS[name],
-        description=explained,
+        description=read_help(name),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,15 +47,10 @@ def add_verb(
 
 
 def add_client_verb(
-    verbs: Any, name: str, run: RunVerb, explained: str, *, more: str = "", as_json: bool = True
+    verbs: Any, name: str, run: RunVerb, *, as_json: bool = True
 ) -> argparse.ArgumentParser:
-    """Add a verb that talks to the daemon; its help begins with its line in the overview.
-
-    `more` sentences follow, and `explained`, with examples, is appended unchanged.
-    """
-    line = VERBS[name]
-    begins = textwrap.fill(f"{line[:1].upper()}{line[1:]}. {more}".rstrip(), HELP_WIDTH)
-    parser = add_verb(verbs, name, run, f"{begins}\n\n{explained}", epilog=f"{EPILOG}\n\n{EXITS}")
+    """Add a verb that talks to the daemon."""
+    parser = add_verb(verbs, name, run, epilog=read_help("daemon"))
     where = parser.add_argument_group("which daemon")
     one = where.add_mutually_exclusive_group()
     one.add_argument("--socket", metavar="PATH", help="its unix socket")

@@ -26,27 +26,10 @@ from hotreload.settings.load import Loaded, config_file, load
 from hotreload.settings.tables import as_json
 from hotreload.sources.huggingface import download
 
-EXPLAINED = """\
-Serve as `python -m sgl_jax.launch_server` does, by the same flags, and follow checkpoints, too:
-change that one word to hotreload.launch_server. Upstream's own parser reads its flags. What does
-nothing here is said at the start, and what cannot be served is refused. Without --watch and --hub
-what --model-path names is followed: the folder, or the repo on the hub.
-
-examples:
-  hotreload launch --model-path ./model --watch ./checkpoints
-  hotreload launch --model-path org/name --probe '2 + 2 = => 4'
-  hotreload launch --model-path ./model --watch ./checkpoints --print-config >hotreload.toml
-
-The socket lies in ~/.local/state/hotreload/PORT, and the state in a folder beside it for each model
-and source, unless a file or the environment says otherwise. A flag overrides
-HOTRELOAD__SECTION__KEY, which overrides the file.
-
-`python -m sgl_jax.launch_server --help` lists the other flags. Exits as `hotreload serve` does."""
-
 
 def add(verbs: Any) -> None:
     """Add the verb; its parser leaves unknown flags to upstream's."""
-    parser = add_verb(verbs, "launch", run, EXPLAINED)
+    parser = add_verb(verbs, "launch", run)
     parser.allow_abbrev = False  # a beginning may be that of a flag of upstream
     parser.set_defaults(further=[])
     parser.add_argument(

@@ -19,34 +19,10 @@ from hotreload.facts.upstream import version_of
 if TYPE_CHECKING:
     from hotreload.settings.load import Loaded, Settings
 
-EXPLAINED = """\
-Holds a sglang-jax engine, follows a folder of checkpoints or a revision on a hub ([source] kind),
-and makes each sound one live.
-
-examples:
-  hotreload serve --config /etc/hotreload/hotreload.toml
-  hotreload serve --set engine.model=./model --set source.path=./checkpoints \\
-                  --set server.socket=./hotreload.sock --set state.directory=./state
-  hotreload serve --set source.kind=huggingface --set source.repo=org/name
-
-files:
-  /etc/hotreload/hotreload.toml      settings, if --config and $HOTRELOAD_CONFIG name no others
-  /run/hotreload/hotreload.sock      the socket ([server] socket)
-  /var/lib/hotreload/                what survives a restart, and private copies ([state])
-environment:
-  HOTRELOAD__SECTION__KEY            a setting; `hotreload check-config` shows what comes of it
-  JAX_PLATFORMS, JAX_COMPILATION_CACHE_DIR    as everywhere with JAX
-The log goes to stderr.
-
-signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it reads the settings
-again, says which of them want a restart, and looks for a checkpoint now.
-exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 75 another process
-has an address of ours (stop it), 78 a setting is wrong."""
-
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "serve", run, EXPLAINED)
+    parser = add_verb(verbs, "serve", run)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
     add_set(parser)
     add_insecure_join(parser)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import VERBS, build_parser
-from hotreload.cli.ops.completion import EXPLAINED, PLACES, SHELLS, script
+from hotreload.cli import VERBS, build_parser, read_help
+from hotreload.cli.ops.completion import PLACES, SHELLS, script
 from tests.cli.conftest import ROOT
 
 DEVICES = {"auto", "cpu", "tpu", "gpu"}
@@ -63,7 +63,7 @@ def test_bash_completes_choices_and_files_and_leaves_free_text_alone(tmp_path: P
 def test_what_is_to_be_typed_installs_it_on_a_new_account_and_the_script_says_the_same(
     tmp_path: Path, shell: str
 ) -> None:
-    help_lines = EXPLAINED.splitlines()
+    help_lines = read_help("completion").splitlines()
     (last,) = (
         at for at, line in enumerate(help_lines) if f"  hotreload completion {shell} >" in line
     )

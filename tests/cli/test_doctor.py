@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli import main
+from hotreload.cli import main, read_help
 from hotreload.cli.ops import doctor, machine
 from hotreload.cli.ops.doctor_checks import checkup
 from hotreload.cli.ops.doctor_checks import places as check_places
@@ -747,7 +747,7 @@ def test_settings_that_cannot_be_read_exit_78_as_the_help_says(
     (tmp_path / "bad.toml").write_text("[engine\n")
     assert main(["doctor", "--config", str(tmp_path / "bad.toml")]) == 78
     assert "is not TOML" in capsys.readouterr().err
-    assert "78 when the settings" in doctor.EXPLAINED
+    assert "78 when the settings" in read_help("doctor")
 
 
 def test_checkpoints_from_the_future_are_told(world: Path) -> None:

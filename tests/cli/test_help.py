@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from hotreload.cli import VERBS, build_parser
+from hotreload.cli import MODULES, VERBS, build_parser, read_help
+from tests.source import PACKAGE
 
 NAMES = list(VERBS)
 
@@ -22,6 +23,14 @@ def test_help_says_how_it_exits_and_fits_a_terminal(name: str) -> None:
     text = verbs()[name].format_help()
     assert re.search(r"[Ee]xit", text)
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_each_text_is_that_of_a_verb_and_begins_as_the_overview_has_it() -> None:
+    files = (PACKAGE / "cli" / "help").iterdir()
+    assert {file.stem for file in files} == {*VERBS, "hotreload", "daemon"}
+    for name in (name for module, names in MODULES.items() for name in names if "client" in module):
+        said = " ".join(read_help(name).split())
+        assert name == "explain" or said.lower().startswith(f"{VERBS[name].lower()}.")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import main
+from hotreload.cli import main, read_help
 from hotreload.cli.ops import install_unit, machine, unit_settings, units
 from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
@@ -511,7 +511,7 @@ def test_a_command_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_help_names_every_drop_in_of_ours() -> None:
-    (listed,) = re.findall(r"our drop-ins \((.+?)\)", " ".join(install_unit.EXPLAINED.split()))
+    (listed,) = re.findall(r"our drop-ins \((.+?)\)", " ".join(read_help("install-unit").split()))
     assert listed.split(", ") == [name.removesuffix(".conf") for name in units.OUR_DROP_INS]
 
 

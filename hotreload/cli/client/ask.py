@@ -13,22 +13,10 @@ from hotreload.client.synchronous import error_of
 from hotreload.errors import HotReloadError, NotReady
 from hotreload.picture.words import Fields
 
-EXPLAINED = """\
-The prompt is sent as it is, without a chat template. What is live answers it, to the end. Where
-swaps drain the request waits while weights are exchanged. With --json the whole answer is printed;
-its meta_info says which generation made it. Exits 1 when the answer was cut off. While the daemon
-boots it waits, and says on stderr for what; with --no-wait, or when --timeout is over, it exits 6.
-
-examples:
-  hotreload generate "The capital of France is" --max-new-tokens 8
-  hotreload generate "Tell me a story" --stream
-  hotreload generate "Who serves?" --json | jq .meta_info.generation"""
-
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    more = "The answer is greedy: the likeliest token each time."
-    parser = add_client_verb(verbs, "generate", run, EXPLAINED, more=more)
+    parser = add_client_verb(verbs, "generate", run)
     parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
     parser.add_argument(
         "--max-new-tokens", type=int, default=64, metavar="N", help="the longest answer (64)"

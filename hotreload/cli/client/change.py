@@ -24,8 +24,9 @@ LARGEST_SCALE = 1e6
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
-    unpin_verb = add_client_verb(verbs, "unpin", unpin, "example:\n  hotreload unpin")
-    that_wait = _add_reload(verbs), _add_rollback(verbs), _add_pin(verbs), _add_perturb(verbs)
+    unpin_verb = add_client_verb(verbs, "unpin", unpin)
+    that_wait = [_add_reload(verbs), _add_rollback(verbs)]
+    that_wait += [add_client_verb(verbs, "pin", pin), _add_perturb(verbs)]
     for verb in that_wait:
         add_timeout(verb, "how long to wait for the outcome: 90, 30s, 5m")
     for verb in (*that_wait, unpin_verb):
@@ -34,20 +35,7 @@ def add(verbs: Any) -> None:
 
 
 def _add_reload(verbs: Any) -> argparse.ArgumentParser:
-    reload_verb = add_client_verb(
-        verbs,
-        "reload",
-        reload,
-        more="With --wait it exits 0 once the checkpoint is live, 1 when it was refused, 4 when "
-        "another change is under way, 5 when --timeout was over first; the attempt then goes on.",
-        explained="""\
-examples:
-  hotreload reload                            look for the newest, and do not wait
-  hotreload reload --wait --timeout 600       as systemctl reload does
-  hotreload reload step_120 --wait --force    also if it was refused before
-  hotreload reload step_120 --dry-run         whether it would go live, and what would change
-  hotreload reload v1.2 --wait                a tag, when a hub is followed""",
-    )
+    reload_verb = add_client_verb(verbs, "reload", reload)
     reload_verb.add_argument(
         "name",
         metavar="PATH|REVISION",
@@ -70,18 +58,7 @@ examples:
 
 
 def _add_rollback(verbs: Any) -> argparse.ArgumentParser:
-    rollback_verb = add_client_verb(
-        verbs,
-        "rollback",
-        rollback,
-        more="As after a pin the source is not followed until `hotreload unpin`. The one left is "
-        "refused from then on.",
-        explained="""\
-examples:
-  hotreload rollback
-  hotreload rollback 7
-  hotreload rollback --follow    the source's next checkpoint may take over""",
-    )
+    rollback_verb = add_client_verb(verbs, "rollback", rollback)
     rollback_verb.add_argument(
         "generation",
         metavar="GENERATION",
@@ -95,27 +72,8 @@ examples:
     return rollback_verb
 
 
-def _add_pin(verbs: Any) -> argparse.ArgumentParser:
-    return add_client_verb(
-        verbs,
-        "pin",
-        pin,
-        more="It ends an attempt at the source's wish that is not going live yet, waits for what "
-        "operators asked before, exits 0 and names the generation it holds. It exits 1, and holds "
-        "nothing, when a restart would forget the pin.",
-        explained='example:\n  hotreload pin --reason "evaluation until Friday"',
-    )
-
-
 def _add_perturb(verbs: Any) -> argparse.ArgumentParser:
-    perturb_verb = add_client_verb(
-        verbs,
-        "perturb",
-        perturb,
-        more="It makes a new generation that no probe judges: `rollback` ends it, and so does a "
-        "restart or the next checkpoint.",
-        explained="example:\n  hotreload perturb --seed 1 --scale 0.01 --num-leaves 3 --yes",
-    )
+    perturb_verb = add_client_verb(verbs, "perturb", perturb)
     perturb_verb.add_argument("--yes", action="store_true", help="do not ask on a terminal")
     perturb_verb.add_argument(
         "--seed", type=int, metavar="N", help="the seed of the choice of leaves and the noise (0)"

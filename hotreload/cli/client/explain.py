@@ -17,20 +17,6 @@ from hotreload.cli.client.show import BELOW, pairs, paragraph
 from hotreload.errors import Misused, did_you_mean, show_value
 from hotreload.facts.files import find_shipped
 
-EXPLAINED = """\
-What a reason, a trouble, an alert or an exit code means, and what to do.
-
-CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
-or of a folder that is passed over, a trouble, an alert, the code of an error that a client got, an
-exit code. Without one it lists all of them. It asks no daemon, and exits 0, or 2 when it
-does not know the code.
-
-examples:
-  hotreload explain
-  hotreload explain nonfinite
-  hotreload explain WeightsStale
-  hotreload explain 78"""
-
 TABLES = (
     "outcomes",
     "rejections",
@@ -51,7 +37,7 @@ CODE_MARK = r"`([^`]+)`"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "explain", run, EXPLAINED)
+    parser = add_verb(verbs, "explain", run)
     parser.add_argument("code", nargs="?", metavar="CODE", help="which (all are listed)")
 
 

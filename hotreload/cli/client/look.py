@@ -32,98 +32,25 @@ OF_EVENTS = ("event", "live", "replica", "wish", "refusal")
 """The fields of events that entries of /history lack."""
 STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
 
-STATUS_EXPLAINED = """\
-The first line says who answers, whether that is what is wanted, and what to type next. state is
-booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
-its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
-runs, since when and how far. For scripts use --json. With --wait it waits until requests are
-answered, also for a daemon that is not there yet. When --timeout was over first it exits 6, or 3
-if no daemon came; when the engine is lost it exits 70 at once.
-
---check is for scripts and monitoring. It prints nothing when all is well, else a line for each
-thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
-  0   requests are answered by what is wanted, or what is wanted is on its way, and nothing is wrong
-  1   requests are answered, and something is wrong: what is wanted was refused or put off,
-      something newer than what is live was refused, a trouble stands, the live weights drifted,
-      the state is not saved, an engine is lost …
-  3   no daemon answers on the socket (the reason stands on stderr)
-  6   no request is answered yet, or any more: the daemon boots or stops
-  70  no request is answered: the engine is lost
-
-examples:
-  hotreload status
-  hotreload status --check || alert-somebody
-  hotreload status --wait --timeout 900     before the first request of a script
-  hotreload status --json | jq -r .generation"""
-
-LOG_EXPLAINED = """\
-A sentence for each attempt that ended, and for each pin and unpin, the newest last; below it why,
-or what changed. It asks the daemon, which keeps the last 200 over a restart, and no journal.
-`hotreload history` has the same as a table, with all words; `hotreload explain CODE` says what to
-do about a refusal.
-
-With --follow it goes on with what ends from now on, until the daemon stops or you interrupt it.
-With --json it prints each as one line of JSON, with the fields of /history.
-
-examples:
-  hotreload log
-  hotreload log -n 3
-  hotreload log -f
-  hotreload log -f --json | jq -r 'select(.outcome == "rejected") | .label'"""
-
-HISTORY_EXPLAINED = """\
-One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
-postponed, superseded, lost; a rollback that went live is told as "rolled back"), the generation it
-made, how long it took, how long requests were held, which loader made its weights (own or
-upstream), who asked for it (a user, or the source); then which weights a rollback left, why it
-failed, the --reason that the user gave, and how many leaves changed, and which most.
-Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
-`hotreload explain REASON` says what to do about each reason.
-
-examples:
-  hotreload history -n 5
-  hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
-
-CHECKSUMS_EXPLAINED = """\
-One line for each leaf, then the fingerprint of them all; equal weights have equal checksums,
-however they are sharded. The device computes them, which takes a moment with a large model; the
-route /leaves tells what they were when they went live. It needs the rights of an administrator:
-root, the daemon's user or [server] admin_group.
-
-examples:
-  hotreload checksums | tail -n 1
-  hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
-
-EVENTS_EXPLAINED = """\
-One line for each event: the time, its name and fields (few, where an attempt ended), or with --json
-one object of all, in which `at` is the time in UTC. Past events are not shown, and the looks that
-come every [source] rescan only with --all. It exits 0 when the daemon stops. `hotreload log -f`
-tells the ends of attempts in words.
-
-examples:
-  hotreload events
-  hotreload events --json | jq -r 'select(.event == "generation.live") | .label'"""
-
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
-    status_verb = add_client_verb(verbs, "status", status, STATUS_EXPLAINED)
+    status_verb = add_client_verb(verbs, "status", status)
     status_verb.add_argument(
         "--check",
         action="store_true",
         help="print only what is wrong; the exit code says whether anything is",
     )
     add_wait(status_verb)
-    log_verb = add_client_verb(verbs, "log", print_log, LOG_EXPLAINED)
+    log_verb = add_client_verb(verbs, "log", print_log)
     add_count(log_verb, 10, MOST_SHOWN, "how many")
     log_verb.add_argument(
         "-f", "--follow", action="store_true", help="go on with what ends from now on"
     )
-    history_verb = add_client_verb(verbs, "history", history, HISTORY_EXPLAINED)
+    history_verb = add_client_verb(verbs, "history", history)
     add_count(history_verb, 20, MOST_SHOWN, "how many")
-    more = "Exits 1 when they are no longer those that went live."
-    add_client_verb(verbs, "checksums", checksums, CHECKSUMS_EXPLAINED, more=more)
-    events_verb = add_client_verb(verbs, "events", events, EVENTS_EXPLAINED)
+    add_client_verb(verbs, "checksums", checksums)
+    events_verb = add_client_verb(verbs, "events", events)
     events_verb.add_argument(
         "--all", action="store_true", help="also each look at the source that comes by the clock"
     )

@@ -15,30 +15,10 @@ from hotreload.picture.words import Fields, plain
 
 MOST_CHECKPOINTS = 10_000
 
-EXPLAINED = """\
-One line for each folder (or commit) that the source saw at its last look, the newest first: its
-step, the size of its weights, when they were written, its state, and why it is not live.
-
-  live              it answers new requests
-  previous          it was live before that; `hotreload rollback` goes back to it
-  trying            its attempt is under way, in the phase named
-  waiting           for its files, its marker, a quiet moment, its turn, an unpin …
-  refused           not tried again until its bytes change or `hotreload reload NAME --force`
-  older             than the newest whole one; `hotreload reload NAME` takes it all the same
-  not a checkpoint  or none that can be taken; it says what to change
-
-What is live, previous or tried is shown however many others there are. Nothing is read or looked
-at anew for it.
-
-examples:
-  hotreload ls
-  hotreload ls -n 10000 | grep refused
-  hotreload ls --json | jq '.checkpoints[] | select(.state != "older")'"""
-
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_client_verb(verbs, "ls", ls, EXPLAINED)
+    parser = add_client_verb(verbs, "ls", ls)
     add_count(parser, 100, MOST_CHECKPOINTS, "how many at most")
 
 

@@ -33,19 +33,10 @@ AWAY = "not reachable, trying again"
 SILENT = "the daemon starts or hangs; trying again"
 """Shown after a timeout: under systemd nothing answers on the socket until the daemon serves."""
 
-EXPLAINED = """\
-It asks the daemon twice a second and survives its restart. `q` or Ctrl-C quits. Where the output
-is no terminal it prints one frame and exits.
-
-examples:
-  hotreload top
-  hotreload top --interval 5     on a slow line
-  hotreload top | head -n 3      one frame, for a script or a mail"""
-
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_client_verb(verbs, "top", run, EXPLAINED, as_json=False)
+    parser = add_client_verb(verbs, "top", run, as_json=False)
     parser.add_argument(
         "--interval",
         type=partial(seconds, least=0.05, most=3600),

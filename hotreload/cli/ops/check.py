@@ -28,26 +28,11 @@ from hotreload.picture.words import count_of
 from hotreload.sources.huggingface import download
 
 MOST_AT_ONCE = 8
-EXPLAINED = """\
-Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
-may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
-need the engine.
-
-A fit checkpoint has a fingerprint: the one that `hotreload status` shows where it is live. It
-counts the tensors that an engine loads (no extra_tensors, no tied lm_head), as it serves them. So
-there is none where [engine] dtype, or the dtype in config.json, differs from that in the files.
-
-examples:
-  hotreload check /srv/checkpoints/step_120 --against /srv/models/qwen3
-  hotreload check step_120 --against qwen3 --config /etc/hotreload/hotreload.toml
-  hotreload check org/name@v1.2 --json
-
-exit codes: 0 fit to load, 1 not fit, 2 nothing to check, 78 a setting is wrong"""
 
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = add_verb(verbs, "check", run, EXPLAINED)
+    parser = add_verb(verbs, "check", run)
     parser.add_argument(
         "path",
         metavar="PATH",

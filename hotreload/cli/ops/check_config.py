@@ -18,26 +18,10 @@ from hotreload.settings import tables
 from hotreload.settings.faults import mask
 from hotreload.settings.load import Loaded, config_file, default_toml, load, to_toml
 
-EXPLAINED = """\
-Show the settings as `serve` would use them and where each came from; secrets are masked.
-
-It reads FILE, else $HOTRELOAD_CONFIG, else /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY
-in the environment overrides the file, and --set overrides both. On stderr it says all for which
-`serve` would refuse them on this machine, as this user: what is wrong, what is missing, groups and
-secrets that are not there. Comments at the end plan each device's memory, by the headers of the
-model's files. It opens no socket: ports, folders and devices are what `hotreload doctor` looks at.
-
-examples:
-  hotreload check-config --defaults >hotreload.toml     a commented file to begin with
-  hotreload check-config ./hotreload.toml
-  hotreload check-config --set reload.drain_timeout=10s | grep drain_timeout
-
-Exits 0 when `serve` would take the settings, and 78 when not."""
-
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = add_verb(verbs, "check-config", run, EXPLAINED)
+    parser = add_verb(verbs, "check-config", run)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
     which.add_argument("--config", type=Path, metavar="FILE", help="the same")

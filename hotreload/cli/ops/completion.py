@@ -26,29 +26,13 @@ WANTED = {
 """The further command for each shell that needs one to find the script."""
 
 
-def _install_commands(shell: str, before: str) -> str:
-    """Return the commands that install a shell's script, each on a line with this beginning."""
+def _install_commands(shell: str) -> str:
+    """Return the commands that install a shell's script, each as a comment."""
     folder, name = PLACES[shell]
     lines = [f"mkdir -p {folder}", f"hotreload completion {shell} >{folder}/{name}"]
     wanted = [f"# {WANTED[shell]}"] if shell in WANTED else []
-    return "\n".join(before + line for line in (*lines, *wanted))
+    return "\n".join(f"#   {line}" for line in (*lines, *wanted))
 
-
-EXPLAINED = f"""\
-Prints a script that completes verbs, options and what they take.
-
-to install it for bash:
-{_install_commands("bash", "  ")}
-for zsh:
-{_install_commands("zsh", "  ")}
-for fish:
-{_install_commands("fish", "  ")}
-or for this shell alone:
-  bash   eval "$(hotreload completion bash)"
-  zsh    eval "$(hotreload completion zsh)"      (after compinit)
-  fish   hotreload completion fish | source
-
-After an upgrade print the script again. Exits 0."""
 
 FILE_METAVARS = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
 """The metavars of arguments that are a file or a folder."""
@@ -58,7 +42,7 @@ REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "completion", run, EXPLAINED)
+    parser = add_verb(verbs, "completion", run)
     parser.add_argument("shell", choices=SHELLS, help="which shell it is for")
 
 
@@ -78,9 +62,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
             for name, verb in action.choices.items():
                 verb.description = about[name]  # the first line only; --help has all of it
                 _mark_files(verb)
-    remarks = (
-        f"# Written by hotreload and shtab. To install it:\n{_install_commands(shell, '#   ')}\n"
-    )
+    remarks = f"# Written by hotreload and shtab. To install it:\n{_install_commands(shell)}\n"
     return REMARKS.sub(lambda _: remarks, str(shtab.complete(parser, shell=shell)), count=1)
 
 

@@ -18,26 +18,12 @@ from hotreload.features import FEATURES
 from hotreload.picture.words import plain
 from hotreload.settings.load import config_file, load
 
-EXPLAINED = """\
-Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
-clock, as the daemon will find them. Changes nothing, and starts nothing. Exits 0 when nothing
-fails, 1 when something does, 78 when the settings cannot be read.
-
-With --meet it also waits for the other hosts of the engine, where the same runs at the same time
-and no daemon, and says who has not come, or differs and in what.
-
-examples:
-  hotreload doctor
-  hotreload doctor --config /etc/hotreload/hotreload.toml --user hotreload
-  hotreload doctor --jax --json
-  hotreload doctor --meet 60                     # on all hosts of one engine at once"""
-
 TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
 
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "doctor", run, EXPLAINED)
+    parser = add_verb(verbs, "doctor", run)
     add_settings_or_instance(parser)
     add_set(parser)
     parser.add_argument(

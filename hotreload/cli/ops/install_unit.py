@@ -30,30 +30,6 @@ from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.features import FEATURES
 from hotreload.settings.load import load
 
-EXPLAINED = """\
-Write the service, its socket, its user and its folders for systemd, with the command, the
-settings and the accelerators of this machine, and print what to run then. Files of these names are
-replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 25-api-keys, 30-paths, 40-memory,
-50-hosts) that no longer apply are removed: put your changes into drop-ins of your own
-(systemctl edit hotreload).
-
-With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
-by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.
-
-With --remove it stops the service and takes back what it wrote: units, our drop-ins, sysusers.d
-and tmpfiles.d. Settings, keys, state, the user and your own drop-ins stay; of one instance nothing
-goes that another needs. --dry-run says which files that are.
-
-examples:
-  hotreload install-unit --dry-run
-  hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
-  hotreload install-unit --instance chat --enable
-  hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
-  hotreload install-unit --remove
-
-exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
-            78 a file cannot be read, written or removed"""
-
 BOOTED = Path("/run/systemd/system")
 """A folder that exists if systemd runs."""
 IN_COMMON = (Path("etc/sysusers.d/hotreload.conf"), Path("etc/tmpfiles.d/hotreload.conf"))
@@ -63,7 +39,7 @@ KINDS_OF_UNITS = ("socket", "service")
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "install-unit", run, EXPLAINED)
+    parser = add_verb(verbs, "install-unit", run)
     add_settings_or_instance(parser)
     parser.add_argument(
         "--user",

@@ -34,26 +34,11 @@ PHASES = ("validating", "draining", "staging", "probing", "swapping")
 """The phases of an attempt in order; `draining` is the wait for room for one more set."""
 SHOWN_FAULTS = 5
 CLIENTS = 8
-EXPLAINED = """\
-Runs the whole story on this machine's CPU with tiny checkpoints on the real sglang-jax engine:
-boots, swaps twice while clients ask, some of them for long answers, and refuses four broken
-checkpoints: three fail the checks, and one talks nonsense to the probe, before it has answered
-anybody. The first start compiles: 10 to 40 s, later ones less.
-
-Everything, the daemon's log too, lies in a new folder under $TMPDIR (/tmp). The folder is removed
-after a good end and kept after a bad one. The demo needs no network, no settings file and no root.
-
-examples:
-  hotreload demo
-  hotreload demo --keep     goes on serving, and prints commands to type in another terminal
-
-Exits 0 only if all of it happened, nobody had to wait for a swap, no request failed and every
-answer was exactly what its generation says; else 1."""
 
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "demo", run, EXPLAINED)
+    parser = add_verb(verbs, "demo", run)
     parser.add_argument(
         "--keep", action="store_true", help="go on serving, and print what to type next"
     )

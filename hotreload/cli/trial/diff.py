@@ -34,32 +34,11 @@ if TYPE_CHECKING:
 
 CHECKS_KEPT = {"extra_tensors", "dtype_change", "nonfinite", "max_drift"}
 """The settings of [checks] that a comparison follows."""
-EXPLAINED = """\
-Says how the answers of checkpoint B differ from those of checkpoint A, as a daemon that serves A
-would report of B before B answers anybody: an engine starts with A, B is checked and loaded beside
-it, and both are asked the same prompts and texts. No daemon, no socket; nothing goes live,
-and no probe is asked of B. Both are folders, or org/name@revision on a Hugging Face Hub; A has the
-config and tokenizer, too. There must be memory for both.
-
-The report is the one of `hotreload status` and /history; docs/judge.md explains each figure.
-Without limits it decides nothing. With the [checks], [compare] corpus and [compare.limits] of
---config or --set it asks and ends as a reload with them would. Steps are told on stderr, the report
-on stdout.
-
-examples:
-  hotreload tiny ./live --trained 36 && hotreload tiny ./next --trained 40
-  hotreload diff ./live ./next --device cpu --engine-arg context_length=256
-  hotreload diff ./live org/name@v1.2 --json
-  hotreload diff ./live ./next --config /etc/hotreload/hotreload.toml
-  hotreload diff ./live ./next --set compare.limits.min_agreement=0.3
-
-exit codes: 0 compared, and within the limits; 1 refused, beyond a limit, or not to be had; 69 no
-accelerator, 70 engine lost, 78 a setting is wrong"""
 
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "diff", run, EXPLAINED)
+    parser = add_verb(verbs, "diff", run)
     parser.add_argument("live", metavar="A", help="what the other is compared with: DIR or REPO")
     parser.add_argument("new", metavar="B", help="what is compared: DIR or REPO")
     parser.add_argument(

@@ -19,23 +19,10 @@ from hotreload.cli.args import (
 )
 from hotreload.engine.versions import imports_explained
 
-EXPLAINED = """\
-Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
-daemon does, swaps its weights in, and asks it once. No daemon, no socket. Model and checkpoint are
-folders, or org/name@revision on a Hugging Face Hub.
-
-Prints one JSON object a line: engine_ready_dummy, weights_swapped, generate_result; or
-weights_swap_error, with a hint. Exits 0, or 1 after an error.
-
-example:
-  hotreload tiny ./model && hotreload tiny ./step-2 --say "served by step 2"
-  hotreload swap --model ./model --checkpoint ./step-2 --device cpu \\
-                 --engine-arg context_length=256"""
-
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "swap", run, EXPLAINED)
+    parser = add_verb(verbs, "swap", run)
     folder: dict[str, Any] = {"required": True, "metavar": "DIR|REPO"}
     parser.add_argument("--model", help="its config and tokenizer are used", **folder)
     parser.add_argument("--checkpoint", help="its weights are used", **folder)

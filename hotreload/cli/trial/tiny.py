@@ -14,26 +14,6 @@ from hotreload.cli.args import add_verb
 from hotreload.errors import Misused
 from hotreload.facts.names import LONGEST_SOCKET_PATH
 
-EXPLAINED = """\
-Write a tiny checkpoint that says a sentence.
-
-Its greedy answer to any prompt is TEXT. It is built by hand, not trained, in under a second, and
-the real engine serves it on a CPU. TEXT uses words of a list, each once, and ends in a number
-from 0 to 99.
-
-With --trained it has learnt a small text instead, in a few seconds, the same bytes each time: a
-word (river, moon, king ...) is answered by a sentence. After 24 steps it knows the text, after
-36 it has been tuned on other sentences for some words: something to compare answers by.
-
-examples:
-  hotreload tiny ./model
-  hotreload tiny ./checkpoints/step-17 --say "served by step 17" --shards 2
-  hotreload tiny ./checkpoints/step-18 --damage nan
-  hotreload tiny ./tuned --trained 36
-
-A new folder appears at once and whole, as a trainer should write it, too. Nothing is written into
-a folder that holds anything, but with --force into that of another tiny checkpoint."""
-
 UNSOUND_NAMES = (
     "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
     "gibberish, bad-index, traversal, duplicate-key"
@@ -60,7 +40,7 @@ NEXT_SAYING = "served by step 2"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "tiny", run, EXPLAINED, epilog=_KINDS)
+    parser = add_verb(verbs, "tiny", run, epilog=_KINDS)
     parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
     parser.add_argument(
