@@ -45,7 +45,9 @@ MEND_IT = "mend what it names and send SIGHUP again: until then the settings fro
 
 
 LOOK_AT_SECRETS_SECONDS = 1.0
-"""Seconds until a key that was removed from its file is refused."""
+"""Seconds between two looks at a file."""
+SETTLE_SECONDS = 0.2
+"""Seconds until a second look at a change: an editor empties a file before it writes."""
 PUT_IT_RIGHT = "put the file right: until then what it held when it was last read counts"
 
 
@@ -211,28 +213,45 @@ class SecretFiles:
                 tasks.create_task(self._follow(name, changed), name=f"follow {name}")
 
     async def _follow(self, name: str, changed: Callable[[], None]) -> NoReturn:
+        """Go by what two looks in a row find: one alone may come while the file is written."""
+        before: int | None = None
         while True:
             self._asked[name].clear()
-            await self._look(name, changed)
+            found, fault = await self._look(name)
+            seen = hash(repr((found, fault)))  # no key itself stays in memory
+            if seen != before:
+                before = seen
+                await asyncio.sleep(SETTLE_SECONDS)
+                continue
+            self._go_by(name, found, fault, changed)
+            del found
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AT_SECRETS_SECONDS):
                     await self._asked[name].wait()
 
-    async def _look(self, name: str, changed: Callable[[], None]) -> None:
+    async def _look(self, name: str) -> tuple[Any, str | None]:
+        """Return what the file holds, or None and why it cannot be read."""
         words = f"{name}: reading it takes longer than {REREAD_SECONDS:g} s: is its disk there?"
         late = asyncio.get_running_loop().call_later(REREAD_SECONDS, self._refuse, name, words)
         read = self._reads[name]
         try:
             found = await in_thread(lambda _: read(), leave_as=f"a look at {name}", is_read=False)
         except (ConfigError, NotEnoughMemory) as fault:
-            self._refuse(name, str(fault))
+            return None, str(fault)
         else:
-            self._faults.pop(name, None)
-            self._trouble.set(None, of=name)
-            if name in self.keys and self.keys[name].replace(found):
-                changed()
+            return found, None
         finally:
             late.cancel()
+
+    def _go_by(self, name: str, found: Any, fault: str | None, changed: Callable[[], None]) -> None:
+        """Have the keys that were found count, or report why there are none."""
+        if fault is not None:
+            self._refuse(name, fault)
+            return
+        self._faults.pop(name, None)
+        self._trouble.set(None, of=name)
+        if name in self.keys and self.keys[name].replace(found):
+            changed()
 
     def _refuse(self, name: str, why: str) -> None:
         """Report why a file cannot be read; its last contents stay in force in all processes."""

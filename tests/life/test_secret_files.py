@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
-from tests.waiting import PATIENCE, Witness
+from tests.waiting import PATIENCE, Witness, turn_until
 
 KEY, OTHER = "a-key-of-24-characters-1", "a-key-of-24-characters-2"
 FILES = {"api": "keys", "admin": "admin"}
@@ -42,15 +43,9 @@ class Watched(Witness):
         self.changes = 0
 
     def write(self, key: str = KEY) -> None:
-        self._replace(self.keys, f"{key}\n")
-        self._replace(self.admin, f"{key}\n")
-        self._replace(self.token, "hf_abc")
-
-    def _replace(self, file: Path, text: str) -> None:
-        """At once: a look in the middle of writing would find the file empty."""
-        new = file.with_suffix(".new")
-        new.write_text(text)
-        new.replace(file)
+        self.keys.write_text(f"{key}\n")
+        self.admin.write_text(f"{key}\n")
+        self.token.write_text("hf_abc")
 
     def count(self) -> None:
         self.changes += 1
@@ -74,7 +69,8 @@ class Watched(Witness):
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(live_settings, "LOOK_AT_SECRETS_SECONDS", 0.01)
+    for seconds in ("LOOK_AT_SECRETS_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(live_settings, seconds, 0.01)
     watched = Watched(tmp_path)
     task = asyncio.create_task(watched.files.watch(watched.count))
     yield watched
@@ -95,6 +91,24 @@ async def test_keys_that_cannot_be_read_are_a_trouble_until_they_can(
     assert watched.admits(KEY) == [True, True]
     watched.write()
     assert await watched.told(2) == TroubleNews(SETTINGS_REFUSED, None)
+
+
+@pytest.mark.parametrize("half", ["", KEY[:-1]])
+async def test_a_file_that_is_seen_half_written_changes_nothing(
+    watched: Watched, half: str
+) -> None:
+    looks, read = list[str](), watched.files._reads[KEYS]
+
+    def look() -> Any:
+        text = half if len(looks) == 1 else KEY
+        looks.append(text)
+        watched.keys.write_text(text)
+        return read()
+
+    watched.files._reads[KEYS] = look
+    await turn_until(lambda: len(looks) >= 5)
+    assert (watched.happened, watched.changes) == ([], 0)
+    assert watched.admits(KEY) == [True, True]
 
 
 async def test_it_is_over_when_none_of_them_is_wrong(watched: Watched) -> None:

@@ -208,7 +208,8 @@ async def test_what_is_wrong_with_a_pair_is_a_trouble_until_it_is_mended(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority.sign()
-    monkeypatch.setattr(live_settings, "LOOK_AT_SECRETS_SECONDS", 0.01)
+    for seconds in ("LOOK_AT_SECRETS_SECONDS", "SETTLE_SECONDS"):
+        monkeypatch.setattr(live_settings, seconds, 0.01)
     sets = [f"server.tls_cert={authority.cert}", f"server.tls_key={authority.key}"]
     news: list[Event] = []
     settings = load(None, sets, {}, FEATURES).settings
