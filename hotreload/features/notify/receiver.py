@@ -6,10 +6,12 @@ import logging
 import socket
 import time
 import uuid
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from operator import attrgetter
 from urllib.parse import urlsplit
 
 from hotreload import __version__
@@ -49,6 +51,16 @@ class Notice:
         return json.dumps({"text": self.sentence} if format == "slack" else self.facts).encode()
 
 
+@dataclass(slots=True)
+class QueuedNotice:
+    """A notice that its receiver has not taken yet."""
+
+    notice: Notice
+    due: float
+    """When it is tried, by the monotonic clock."""
+    tries: int = 0
+
+
 @dataclass(eq=False)
 class NotifyReport(FeatureReport):
     """Counts the notices of all receivers, and reports the counts."""
@@ -76,46 +88,53 @@ class Receiver:
         self.settings = settings
         self._counts = counts
         self._host = urlsplit(settings.url).hostname or ""
-        self._waiting: deque[Notice] = deque()
-        self._taken: Notice | None = None
-        """The last one that the receiver took."""
+        self._waiting = OrderedDict[str, QueuedNotice]()
+        """By their ids, the oldest first."""
+        self._taken = ""
+        """The id of the last one that the receiver took."""
         self._came = asyncio.Event()
 
     def put(self, notice: Notice) -> None:
         """Have a notice posted; it waits for nothing."""
         if len(self._waiting) >= MOST_WAITING:
-            self._waiting.popleft()
+            self._waiting.popitem(last=False)
             self._counts.dropped += 1
-        self._waiting.append(notice)
+        self._waiting[notice.id] = QueuedNotice(notice, time.monotonic())
         self._came.set()
 
     async def run(self) -> None:
-        """Post what comes; at the daemon's end try once more what still waits."""
+        """Post what comes; at the daemon's end try once more what still waits.
+
+        A newer notice is posted while an older one waits for its next try.
+        """
         try:
             while True:
-                await self._came.wait()
                 self._came.clear()
-                while self._waiting:
-                    notice = self._waiting[0]
-                    await self._deliver(notice)
-                    if self._waiting and self._waiting[0] is notice:
-                        self._waiting.popleft()
+                first = min(self._waiting.values(), key=attrgetter("due"), default=None)
+                pause = None if first is None else first.due - time.monotonic()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._came.wait()
+                        continue
+                assert first is not None, "without one the wait has no end"
+                await self._deliver(first)
         finally:
             # A stop waits for the try under way, and cannot have its result.
-            if self._waiting and self._waiting[0] is self._taken:
-                self._waiting.popleft()
+            if self._waiting.pop(self._taken, None) is not None:
                 self._note(None, is_last=True)
             until = time.monotonic() + LAST_TRY_SECONDS
             while self._waiting and (left := until - time.monotonic()) > 0:
-                self._note(await self._try(self._waiting.popleft(), left), is_last=True)
+                _, each = self._waiting.popitem(last=False)
+                self._note(await self._try(each.notice, left), is_last=True)
 
-    async def _deliver(self, notice: Notice) -> None:
-        for pause in (*PAUSES, None):
-            why = await self._try(notice, TRY_SECONDS)
-            self._note(why, is_last=pause is None)
-            if why is None or pause is None:
-                return
-            await asyncio.sleep(pause)
+    async def _deliver(self, queued: QueuedNotice) -> None:
+        why, is_last = await self._try(queued.notice, TRY_SECONDS), queued.tries == len(PAUSES)
+        self._note(why, is_last=is_last)
+        if why is None or is_last:
+            self._waiting.pop(queued.notice.id, None)
+        else:
+            queued.due = time.monotonic() + PAUSES[queued.tries]
+            queued.tries += 1
 
     def _note(self, why: str | None, *, is_last: bool) -> None:
         if why is None:
@@ -167,7 +186,7 @@ class Receiver:
             connection.close()
         if not 200 <= status < 300:
             return f"it answered {status}"
-        self._taken = notice
+        self._taken = notice.id
         return None
 
 

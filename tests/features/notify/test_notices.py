@@ -153,6 +153,21 @@ async def test_a_receiver_that_was_down_gets_all_of_it_later(
     assert counts.failed == 0
 
 
+async def test_a_newer_notice_goes_out_while_an_older_one_waits_for_its_next_try(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "PAUSES", (60.0,))
+    server.status = 503
+    async with posting_to(server) as (notices, counts):
+        notices.observe(AttemptFinished(attempt(Outcome.LIVE), None))
+        await turn_until(lambda: counts.last_error is not None)
+        server.status = 200
+        notices.observe(AttemptFinished(attempt(Outcome.LOST), None))
+        await turn_until(lambda: counts.sent == 1)
+        assert [each["event"] for each in bodies(server)] == ["live", "lost"]
+    assert [each["event"] for each in bodies(server)] == ["live", "lost", "live"]
+
+
 async def test_one_that_stays_down_costs_a_line_and_a_number(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
