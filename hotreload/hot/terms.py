@@ -12,6 +12,7 @@ from hotreload.engine.weights.memory.spare_processors import Threads, count_thre
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
+from hotreload.types import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,10 @@ class HotTerms:
     @property
     def rules(self) -> Rules:
         """The limits of a switch's steps, and the place of earlier weights."""
-        return Rules(
-            stage_timeout=self.stage_timeout,
-            drain_timeout=self.drain_timeout,
-            sets=self.sets,
-            finish_timeout=self.finish_timeout,
-            probe_timeout=self.probe_timeout,
-            keep_previous=KeepPrevious(self.keep_previous),
-            shadow_share=self.shadow_share,
-            prove_within=self.prove_within,
-            fading_share=self.fading_share,
-        )
+        both = {each.name for each in fields(self)} & {each.name for each in fields(Rules)}
+        given: dict[str, Any] = {name: getattr(self, name) for name in both}
+        words = {"mode": Mode(self.mode), "keep_previous": KeepPrevious(self.keep_previous)}
+        return Rules(**{**given, **words})
 
     def staging_options(self, spool: Path) -> StagingOptions:
         """Return the options of a load, at normal priority: the caller waits for it."""

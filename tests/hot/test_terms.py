@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from hotreload import HotTerms
 from hotreload.checkpoint.settings import CheckSettings
-from hotreload.core.rules import ReloadSettings
+from hotreload.core.rules import KeepPrevious, ReloadSettings, Rules
 from hotreload.engine.options import EngineSettings
 from hotreload.errors import ConfigError
 from hotreload.settings.tables import fields_of, read_table
@@ -36,6 +36,15 @@ def test_what_a_setting_refuses_is_refused(name: str) -> None:
     # A program says for how long: nobody asks its requests how long they may take.
     there = [value for value in VALUES if taken(partial(read_table, section), name, value)]
     assert here == [each for each in there if (name, each) != ("finish_timeout", None)]
+
+
+def test_each_rule_that_a_program_may_set_reaches_its_attempts() -> None:
+    both = {each.name for each in fields(HotTerms)} & {each.name for each in fields(Rules)}
+    values: dict[str, Any] = dict.fromkeys(both, 0.5)
+    values |= {"mode": "drain", "memory": "host", "keep_previous": "host", "sets": 3}
+    rules = HotTerms(**values).rules
+    assert {name: getattr(rules, name) for name in both} == values
+    assert rules.keep_previous is KeepPrevious.HOST
 
 
 def test_all_that_is_wrong_is_said() -> None:
