@@ -409,6 +409,22 @@ async def test_what_is_missing_for_one_more_set_is_reckoned_by_what_it_shares(
     await engine.weights.release(await engine.switch.exchange(first))
 
 
+async def test_on_accelerators_room_is_asked_for_the_rings_of_the_readers(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, checkpoint = engine.weights.live.weights, folders.checkpoint(6)
+    (*beside,), on_host = engine.weights.loaders.need(checkpoint, live, Destination())
+    monkeypatch.setattr(page_locked, "is_on_host", lambda leaf: False)
+    (*still, ring), more = engine.weights.loaders.need(checkpoint, live, Destination())
+    size = page_locked.SENT_AT_ONCE * engine.weights.loaders.quiet.threads
+    assert (len(still), more - on_host) == (len(beside), page_locked.BUFFERS * size)
+    assert [*headroom.shares_of([ring]).values()] == [(page_locked.BUFFERS + 1) * size]
+    (needed,) = headroom.shares_of([*still, ring, *engine._shadows.pool.buffers]).values()
+    monkeypatch.setattr(headroom, "host_bytes_free", lambda: needed + more - 1)
+    with pytest.raises(NotEnoughMemory, match=r": 1 bytes are missing"):
+        await engine.weights.stage(checkpoint)
+
+
 async def test_a_checkpoint_that_is_live_already_is_not_read_again(
     engine: Engine, folders: real.Folders
 ) -> None:

@@ -23,7 +23,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.own import Made, Reader, Recipe
-from hotreload.engine.weights.memory import page_locked
+from hotreload.engine.weights.memory import headroom, page_locked
 from hotreload.engine.weights.memory.page_locked import KIND, Buffer, LockedBuffers
 from hotreload.errors import CheckpointChanged, TryAgain
 from hotreload.quiet import Quiet, do_quietly
@@ -298,6 +298,21 @@ def test_the_buffers_are_few_and_are_given_back(tmp_path: Path, fails: bool) -> 
     assert {*seen} == {page_locked.BUFFERS}
     gc.collect()
     assert locked_memory() == before
+
+
+def test_the_memory_of_the_rings_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = (recipe[1] for recipe in recipes())
+    there = jax.device_put(there, jax.devices()[0])
+    anywhere = jax.numpy.zeros(3)
+    assert page_locked.memory_for_rings([here], {2}, 3) == ([], 0), "no accelerator needs one"
+    monkeypatch.setattr(page_locked, "is_on_host", lambda leaf: False)
+    for leaves, devices in (([], 0), ([anywhere], 0), ([here], 1), ([here, there, here], 2)):
+        for sizes in (set[int](), {2}, {2, 4}):
+            described, on_host = page_locked.memory_for_rings(leaves, sizes, readers=3)
+            assert on_host == devices * len(sizes) * 3 * page_locked.BUFFERS * SIZE
+            shares = headroom.shares_of(described).values()
+            most = 3 * (page_locked.BUFFERS + 1) * SIZE
+            assert [*shares] == [len(sizes) * most] * (devices if sizes else 0)
 
 
 # --- where there is none ----------------------------------------------------------------------

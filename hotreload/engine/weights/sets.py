@@ -172,7 +172,8 @@ class WeightSets:
         It is decided once, before the first set is made: all spare sets wait in the same place.
         """
         alive = self.live_leaves().values()
-        self.why_one_set = why_one_set(self._memory, alive, beside)
+        making, _ = self.loaders.need_to_make([*alive], {leaf.dtype.itemsize for leaf in alive})
+        self.why_one_set = why_one_set(self._memory, alive, [*beside, *making])
         self._destination = (
             Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
         )

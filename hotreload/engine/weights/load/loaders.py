@@ -26,7 +26,7 @@ from hotreload.engine.weights.leaf.from_arrays import (
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
 from hotreload.engine.weights.leaf.measures import Measured, One, join_measures, measure
-from hotreload.engine.weights.leaf.on_device import there_twice
+from hotreload.engine.weights.leaf.on_device import WIDEST, there_twice
 from hotreload.engine.weights.load.bytes_read import Count, ReportBytes
 from hotreload.engine.weights.load.extra_reads import (
     SameLeaves,
@@ -34,10 +34,11 @@ from hotreload.engine.weights.load.extra_reads import (
     judge_what_passed,
     read_as_needed,
 )
-from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.load.own import DTYPES, Made, Reader, Recipe, why_not_by_rules
 from hotreload.engine.weights.load.upstream_loader import load_upstream
 from hotreload.engine.weights.memory.headroom import check_headroom, size_of
 from hotreload.engine.weights.memory.host_arrays import copy_to_host
+from hotreload.engine.weights.memory.page_locked import memory_for_rings
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.quiet import Quiet, do_quietly
@@ -214,8 +215,20 @@ class Loaders:
         return self._beside_need(fresh, checkpoint)
 
     def _beside_need(self, fresh: list[Any], checkpoint: Checkpoint) -> tuple[list[Any], int]:
-        turning = there_twice(fresh, self.quiet.threads)
-        return [*fresh, *turning], self._largest_tensor(checkpoint)
+        stored = () if checkpoint.memory is not None else checkpoint.tensors.values()
+        itemsizes = {DTYPES[each.dtype].itemsize for each in stored if each.dtype in DTYPES}
+        making, on_host = self.need_to_make(fresh, itemsizes)
+        return [*fresh, *making], on_host + self._largest_tensor(checkpoint)
+
+    def need_to_make(self, leaves: Sequence[Any], itemsizes: set[int]) -> tuple[list[Any], int]:
+        """Arrays that lie beside these leaves while they are made, and the host's bytes for it.
+
+        `itemsizes` are those of the tensors in files.
+        """
+        threads = self.quiet.threads
+        short = [size for size in itemsizes if size <= WIDEST]
+        rings, on_host = memory_for_rings(leaves, short, threads)
+        return [*there_twice(leaves, threads), *rings], on_host
 
     def _at_hand(
         self, checkpoint: Checkpoint, live: Weights, place: Destination

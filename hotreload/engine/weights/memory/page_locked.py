@@ -5,7 +5,7 @@ JAX has such memory as arrays of the kind `pinned_host`, and copies any other me
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.engine.weights.leaf.leaf_rules import Array
+from hotreload.engine.weights.memory.host_arrays import is_on_host
 
 log = logging.getLogger("hotreload.engine")
 
@@ -121,20 +122,45 @@ class LockedBuffers:
         self._arrived, self._buffers = None, []
 
 
+def memory_for_rings(
+    leaves: Iterable[Any], itemsizes: Collection[int], readers: int
+) -> tuple[list[Any], int]:
+    """Describe what rings for these leaves take on their devices, and count the host's bytes.
+
+    Each reader has a ring for each device and each size of the tensors' elements.
+    """
+    devices = {_one_device(leaf) for leaf in leaves if not is_on_host(leaf)} - {None}
+    rings = len(itemsizes) * readers
+    # A tensor's last buffer is sent whole: there the tensor is longer by up to one.
+    shape = (rings * (BUFFERS + 1) * SENT_AT_ONCE,)
+    places = map(jax.sharding.SingleDeviceSharding, devices)
+    there = [
+        jax.ShapeDtypeStruct(shape, np.uint8, sharding=each)  # type: ignore[no-untyped-call]
+        for each in places
+        if rings
+    ]
+    return there, len(devices) * rings * BUFFERS * SENT_AT_ONCE
+
+
 def ring_for(live: Any, itemsize: int) -> LockedBuffers | None:
     """Make a ring for leaves on this one's device; None where there can be none, which is logged.
 
     `itemsize` is that of the tensors.
     """
-    devices = list(live.devices())
-    if len(devices) > 1 or not live.committed:
+    device = _one_device(live)
+    if device is None:
         return _without("a leaf lies on several devices, or on whichever JAX takes")
     try:
-        ring = LockedBuffers(devices[0], itemsize)
+        ring = LockedBuffers(device, itemsize)
         ring.check()
     except Exception as fault:  # whatever it is, other memory does it, too
         return _without(f"{type(fault).__name__}: {fault}")
     return ring
+
+
+def _one_device(live: Any) -> Any | None:
+    devices = list(live.devices())
+    return devices[0] if live.committed and len(devices) == 1 else None
 
 
 @cache
