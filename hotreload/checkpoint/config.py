@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.findings import Finding, quote
-from hotreload.checkpoint.known_names import CONFIG
+from hotreload.checkpoint.known_names import CONFIG, FLOATS
 from hotreload.errors import cut
 from hotreload.types import TensorSpec
 
@@ -108,7 +108,6 @@ _OF_TENSORS = (
     ("intermediate_size", "model.layers.0.mlp.gate_proj.weight", 0),
 )
 """A size, and the tensor and dimension that are to have it in every model that has both."""
-_FLOATS = frozenset({"BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2"})
 _PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Kinds of models all of whose layers have heads of one size, and so many of them."""
 
@@ -121,7 +120,7 @@ def contradictions(
     for size, name, at in (*_OF_TENSORS, *_heads(stated)):
         wanted, spec = _size(stated, size), tensors.get(name)
         # Packed integers have other shapes than the matrices they stand for.
-        if wanted is None or spec is None or spec.dtype not in _FLOATS or size in told:
+        if wanted is None or spec is None or spec.dtype not in FLOATS or size in told:
             continue
         shape = spec.shape or ()
         if at >= len(shape) or shape[at] != wanted:

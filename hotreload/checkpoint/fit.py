@@ -22,14 +22,21 @@ from hotreload.checkpoint.findings import (
     read_whole,
     shown_name,
 )
-from hotreload.checkpoint.known_names import CONFIG, SIDE_FILES, ignorable_names, largest, matches
+from hotreload.checkpoint.known_names import (
+    CASTABLE,
+    CONFIG,
+    SIDE_FILES,
+    computed_dtype,
+    ignorable_names,
+    largest,
+    matches,
+)
 from hotreload.checkpoint.safetensors import StoredTensor
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
 
-_CASTABLE = frozenset({"BF16", "F16", "F32", "F64"})  # 8-bit floats mean nothing without scales
 _VOCABULARY = frozenset(
     {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json"}
 )
@@ -108,7 +115,7 @@ def _compare_shape_and_dtype(held: Located, spec: TensorSpec, policy: Policy) ->
         got, due = str(list(tensor.shape)), str(list(spec.shape))
         message = f"{where} is {got}, the engine serves {due}"
         yield Finding("shape", message, held.file, tensor.name, due, got)
-    castable = tensor.dtype in _CASTABLE and spec.dtype in _CASTABLE
+    castable = tensor.dtype in CASTABLE and spec.dtype in CASTABLE
     if tensor.dtype != spec.dtype and not (castable and policy.dtype_change == "cast"):
         advice = '; [checks] dtype_change = "cast" allows it' if castable else ""
         message = f"{where} is {tensor.dtype}, the engine serves {spec.dtype}{advice}"
@@ -238,14 +245,6 @@ def never_loaded(stated: Mapping[str, Any]) -> frozenset[str]:
 # A fingerprint is of the values as an engine serves them. Without a cast these are the file's.
 
 AUTO = "auto"
-_FLOAT32 = "F32"
-_SAFETENSORS = {
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "half": "F16",
-    "float32": _FLOAT32,
-    "float": _FLOAT32,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +270,9 @@ def find_counted(
     never, needed = never_loaded(stated), served.tensors if served is not None else {}
     loaded = (name for name in found if not matches(name, never))
     names = frozenset(n for n in loaded if n in needed or not matches(n, policy.extra_tensors))
-    # An engine gives this dtype to floats; float32 if none is set.
+    # An engine gives this dtype to floats.
     named = compute_in if compute_in != AUTO else stated.get("dtype") or stated.get("torch_dtype")
-    dtype = _SAFETENSORS.get(str(named), _FLOAT32)
+    dtype = computed_dtype(named)
     cast = sorted(name for name in names if found[name].tensor.dtype != dtype)
     if not cast:
         return CountedTensors(names)

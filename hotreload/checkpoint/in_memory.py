@@ -22,14 +22,12 @@ from hotreload.checkpoint.arrangement import (
     plain,
 )
 from hotreload.checkpoint.file_reader import Changed, Identity
-from hotreload.checkpoint.known_names import STORED_DTYPES
+from hotreload.checkpoint.known_names import SPELT
 from hotreload.errors import BadRequest, show_value
 from hotreload.types import IN_MEMORY
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_SPELT = {numpys: name for name, (numpys, _) in STORED_DTYPES.items()}
-"""Names of numpy's dtypes in safetensors."""
 _ALIGNED = 8
 _NUMBERS = count(1)
 
@@ -208,7 +206,7 @@ def _is_on_host(array: Any) -> bool:
 
 def _dtype_of(array: Any) -> str:
     name = str(np.dtype(array.dtype).name)
-    return _SPELT.get(name, name)
+    return SPELT.get(name, name)
 
 
 def _size_of(array: Any) -> int:

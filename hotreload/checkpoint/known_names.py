@@ -62,6 +62,12 @@ STORED_DTYPES = {
     "F64": ("float64", 8),
 }
 """Each dtype of safetensors: its name in numpy, and the bytes that an element takes."""
+SPELT = {numpys: name for name, (numpys, _) in STORED_DTYPES.items()}
+"""Names of numpy's dtypes in safetensors."""
+CASTABLE = ("BF16", "F16", "F32", "F64")
+"""Floats that are cast without a scale: those of 8 bits mean nothing without one."""
+FLOATS = frozenset({*CASTABLE, "F8_E4M3", "F8_E5M2"})
+_COMPUTED = {"bfloat16": "BF16", "float16": "F16", "half": "F16"}
 MAX_SHARDS = 4096
 """Some times what the largest models have; a name may speak of 99999."""
 _NEVER_LOADED = ("*.rotary_emb.inv_freq", "*.masked_bias", "*.attn.bias_mask")
@@ -76,6 +82,11 @@ def largest(name: str) -> int:
     of tokenizer settings where they list thousands of unused tokens.
     """
     return _LARGEST.get(name, LARGEST_SETTINGS)
+
+
+def computed_dtype(named: object) -> str:
+    """Return the dtype that an engine computes in, by a config's name for it; F32 for others."""
+    return _COMPUTED.get(str(named).removeprefix("torch."), "F32")
 
 
 def ignorable_names(*, tied: bool) -> frozenset[str]:

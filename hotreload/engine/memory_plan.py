@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotreload.checkpoint.known_names import INDEX
+from hotreload.checkpoint.known_names import INDEX, STORED_DTYPES, computed_dtype
 from hotreload.engine.weights.memory.host_memory import host_bytes_free
 
 USUAL_FRACTION = 0.88
 """The share of a device that upstream gives to weights and KV pool; the rest is to compute in."""
 CPU_MEMORY: Mapping[str, Any] = {"max_total_tokens": 16384, "mem_fraction_static": 0.1}
 """Upstream's arguments about memory on a CPU, unless others are given."""
-ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 HEAD_MULTIPLE = 128
 """Upstream pads a head to a multiple of this."""
 LEAST_TOKENS = 4096
@@ -120,7 +119,7 @@ def plan_memory(
         head = int(config.get("head_dim") or config["hidden_size"] // heads)
         layers = int(config["num_hidden_layers"])
         stated = dtype if dtype != "auto" else config.get("torch_dtype") or config.get("dtype")
-        size = ELEMENT_BYTES.get(str(stated).removeprefix("torch."), 4)
+        _, size = STORED_DTYPES[computed_dtype(stated)]
         padding = -(-head // HEAD_MULTIPLE) * HEAD_MULTIPLE / head
         copies = max(1.0, tp / kv_heads)
         weights = 0.0

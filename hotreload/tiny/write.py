@@ -12,19 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
-from hotreload.checkpoint.known_names import INDEX, SINGLE, WEIGHTS
+from hotreload.checkpoint.known_names import INDEX, SINGLE, SPELT, WEIGHTS
 from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files, word_id
 from hotreload.tiny.trainer import train
 from hotreload.tiny.weights import ARCHS, Arrays, TensorArray, config_files, hand_built
-
-_DTYPES = {
-    np.dtype(ml_dtypes.bfloat16): "BF16",
-    np.dtype(np.float16): "F16",
-    np.dtype(np.float32): "F32",
-}
 
 MARK = ("made_by", "hotreload tiny")
 """The mark in the header of each weight file; a checkpoint that is trained and saved loses it."""
@@ -203,7 +196,7 @@ def _assign(tensors: Arrays, count: int) -> list[int]:
 
 def _entry(tensor: TensorArray, start: int) -> dict[str, object]:
     return {
-        "dtype": _DTYPES[tensor.dtype],
+        "dtype": SPELT[tensor.dtype.name],
         "shape": list(tensor.shape),
         "data_offsets": [start, start + tensor.nbytes],
     }

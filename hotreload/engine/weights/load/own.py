@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.file_reader import Changed, HashedPieces, Readable
 from hotreload.checkpoint.fingerprint import TensorSum
+from hotreload.checkpoint.known_names import CASTABLE, STORED_DTYPES
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
 from hotreload.engine.weights.leaf.measures import One, Tally
 from hotreload.engine.weights.leaf.on_device import (
@@ -47,13 +47,8 @@ LARGEST_PIECE, LONG_READ = 16 << 20, 0.002
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
 TOGETHER = 64
-DTYPES: Mapping[str, Any] = {
-    "BF16": ml_dtypes.bfloat16,
-    "F16": np.float16,
-    "F32": np.float32,
-    "F64": np.float64,
-}
-"""The dtypes that are cast without a scale."""
+DTYPES: Mapping[str, Any] = {name: jnp.dtype(STORED_DTYPES[name][0]) for name in CASTABLE}
+"""The dtypes of tensors that become leaves."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hotreload.checkpoint.known_names import ignorable_names
+from hotreload.checkpoint.known_names import SPELT, ignorable_names
 from hotreload.engine.weights.leaf.leaf_rules import (
     ArrayShape,
     Heads,
@@ -35,12 +35,6 @@ type Recorded = Mapping[str, Any]
 
 _ONE_AT_A_TIME = threading.Lock()
 """Engines that start side by side replace the same method, and must put it back in turn."""
-
-_SAFETENSORS = {
-    jnp.dtype(jnp.bfloat16): "BF16",
-    jnp.dtype(jnp.float16): "F16",
-    jnp.dtype(jnp.float32): "F32",
-}
 
 
 def record_plan(model_runner: Any, layout: Layout) -> Plan:
@@ -157,7 +151,7 @@ def _specs(
     targets: Mapping[str, tuple[str, ...]], parts: Ingredients, loader: Any
 ) -> dict[str, TensorSpec]:
     """The shape and dtype each tensor must have; no shape where no rule can say it."""
-    dtype = _SAFETENSORS.get(jnp.dtype(loader.dtype), str(jnp.dtype(loader.dtype)).upper())
+    dtype = SPELT[jnp.dtype(loader.dtype).name]
     shapes = {part.tensor: part.rule.shape for made in parts.values() for part in made}
     return {name: TensorSpec(shapes.get(name), dtype) for name in targets}
 
