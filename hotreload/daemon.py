@@ -26,19 +26,18 @@ from hotreload.features import FEATURES
 from hotreload.hosts.life.follower import FollowerLife, FollowerRefusal
 from hotreload.hosts.life.lead import Lead
 from hotreload.hosts.life.rank_group import ranks_with_secret
+from hotreload.life.from_settings import Observers, make_source
 from hotreload.life.live_settings import (
     CheckpointChecks,
     LiveSettings,
     SecretFiles,
     digest_of_probes,
 )
-from hotreload.life.observers import Observers
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.saved.state import StateFile
 from hotreload.life.serving_life import ServingLife
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.shutdown import FORCED, Shutdown, make_last_life_event
-from hotreload.life.start.configured_source import make_source
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import ReadyLine, is_read_in_terminal

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hotreload.cli.client.ls import listing_text, notes
+from hotreload.cli.client.look import listing_text, notes
 from hotreload.cli.client.show import now
 from hotreload.events import SourceScanned
 from hotreload.facts.listed import Listed, ListedState

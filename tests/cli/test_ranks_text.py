@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.cli.client.texts import status_text
-from hotreload.cli.client.wait import until_ready
+from hotreload.cli.client.which_daemon import until_ready
 from hotreload.events import ModeChosen, RevisionWanted, SourceScanned
 from hotreload.picture.picture import Rank
 from hotreload.types import Mode

@@ -13,8 +13,8 @@ from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleNews
 from hotreload.features import FEATURES
 from hotreload.life import live_settings
+from hotreload.life.from_settings import token_of
 from hotreload.life.live_settings import SecretFiles
-from hotreload.life.start.configured_source import token_of
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings

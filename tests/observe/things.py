@@ -93,7 +93,7 @@ def reports(
 
                 return DepartureReport(clock or time.time)
             case "pause":
-                from hotreload.features.pause.report import PauseReport
+                from hotreload.features.pause.pause import PauseReport
 
                 return PauseReport(reads.paused, clock or time.time)
             case "bake":

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hotreload.cli.args import add_client_verb, add_timeout
-from hotreload.cli.client.wait import WAIT_WORDS, check_ready, until_ready
-from hotreload.cli.client.which_daemon import find_daemon
+from hotreload.cli.client.which_daemon import WAIT_WORDS, check_ready, find_daemon, until_ready
 from hotreload.client.synchronous import error_of
 from hotreload.errors import HotReloadError, NotReady
 from hotreload.picture.words import Fields

@@ -1,14 +1,15 @@
-"""`hotreload status`, `log`, `history`, `checksums`, `events`: print what a daemon knows."""
+"""`hotreload status`, `log`, `history`, `checksums`, `events`, `ls`: print what a daemon knows."""
 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hotreload.cli import FAILED
 from hotreload.cli.args import add_client_verb, add_count
-from hotreload.cli.client.show import local
+from hotreload.cli.client.show import Now, ago, local, now, table
 from hotreload.cli.client.texts import (
     check_text,
     end_time,
@@ -18,13 +19,14 @@ from hotreload.cli.client.texts import (
     summary_of,
     words_of,
 )
-from hotreload.cli.client.wait import add_wait, until_ready
-from hotreload.cli.client.which_daemon import find_daemon
+from hotreload.cli.client.which_daemon import add_wait, find_daemon, until_ready
 from hotreload.errors import EngineLost, NotReady
+from hotreload.figures import size
 from hotreload.picture.words import Fields, plain
 
 MOST_SHOWN = 1000
 """The most entries of a history; a daemon keeps fewer."""
+MOST_CHECKPOINTS = 10_000
 HISTORIES = ("attempts", "pins")
 OF_AN_END = ("revision", "label", "generation", "reason", "by")
 """The fields that the line of an ended attempt shows."""
@@ -54,6 +56,7 @@ def add(verbs: Any) -> None:
     events_verb.add_argument(
         "--all", action="store_true", help="also each look at the source that comes by the clock"
     )
+    add_count(add_client_verb(verbs, "ls", ls), 100, MOST_CHECKPOINTS, "how many at most")
 
 
 def status(args: argparse.Namespace) -> int:
@@ -215,3 +218,70 @@ def _value(value: Any) -> str:
 
 def _dump(fields: Fields) -> str:
     return json.dumps(fields, indent=2)
+
+
+# --- the source's checkpoints ---------------------------------------------------------------------
+
+
+def ls(args: argparse.Namespace) -> int:
+    """Print the source's checkpoints."""
+    said = find_daemon(args).get(f"/checkpoints?most={args.n}")
+    if args.json:
+        print(_dump(said))
+        return 0
+    at = now()
+    if said["checkpoints"]:
+        print(listing_text(said["checkpoints"], at))
+    for line in notes(said, at):
+        print(line, file=sys.stderr)
+    return 0
+
+
+def listing_text(rows: list[Fields], at: Now) -> str:
+    """Return a table of checkpoints."""
+    head = ("CHECKPOINT", "STEP", "SIZE", "WRITTEN", "STATE", "WHY")
+    return table(head, [_row(each, at) for each in rows])
+
+
+def _row(each: Fields, at: Now) -> tuple[str, ...]:
+    return (
+        plain(each["name"]),
+        _step(each),
+        "-" if each["bytes"] is None else size(each["bytes"]),
+        ago(each["written_at"], at) if each["written_at"] else "-",
+        plain(each["state"]),
+        "; ".join(_why(each, at)) or "-",
+    )
+
+
+def _step(each: Fields) -> str:
+    if each["step"] is None:
+        return "-"
+    return f"{each['epoch']}/{each['step']}" if each["epoch"] else str(each["step"])
+
+
+def _why(each: Fields, at: Now) -> Iterator[str]:
+    """Return why a checkpoint is not live, and its generation if it has one."""
+    since = f", went live {ago(each['since'], at)}" if each["since"] else ""
+    if each["state"] == "live":
+        yield f"generation {each['generation']}{since}"
+    if each["why"]:
+        code = f"{plain(each['code'])}: " if each["state"] == "refused" else ""
+        yield f"{code}{plain(each['why'])}"
+    if each["generation"] is not None and each["state"] != "live":
+        yield f"was generation {each['generation']}"
+
+
+def notes(said: Fields, at: Now) -> Iterator[str]:
+    """Return the notes to the table: the number of checkpoints not in it, and its age."""
+    shown = Counter(each["state"] for each in said["checkpoints"])
+    rest = {state: count - shown[state] for state, count in said["states"].items()}
+    if more := said["total"] - len(said["checkpoints"]):
+        counts = ", ".join(f"{count} {plain(state)}" for state, count in rest.items() if count)
+        yield f"and {more} more: {counts}; -n shows more of them"
+    looked = said["looked_at"]
+    if said["error"]:
+        seen = f"what it saw {ago(looked, at)} is shown" if looked else "it saw nothing yet"
+        yield f"the source cannot look: {plain(said['error'])}; {seen}"
+    elif not said["checkpoints"]:
+        yield "the source sees no checkpoint" if looked else "the source has not looked yet"

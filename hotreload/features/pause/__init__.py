@@ -23,8 +23,7 @@ class PauseSettings:
 
 
 def _begin(given: Given) -> FeatureParts:
-    from hotreload.features.pause.pause import Pause
-    from hotreload.features.pause.report import PauseReport
+    from hotreload.features.pause.pause import Pause, PauseReport
     from hotreload.features.pause.routes import pause_routes
 
     pause = Pause(

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import DrainTimedOut
-from hotreload.features.pause.pause import Pause, RunningRequests
-from hotreload.features.pause.report import PauseFields
+from hotreload.features.pause.pause import Pause, PauseFields, RunningRequests
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.kinds import BOOLEAN, Kind, one_of
 from hotreload.server.api_schema.operation import Operation, Parameter, check_kinds, read_body

@@ -21,8 +21,12 @@ from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.live_settings import CheckpointChecks, LiveSettings
 from hotreload.life.running_engine import RunningEngine
-from hotreload.life.start.model_files import keep_model, kept_model
-from hotreload.life.start.private_copies import copy_privately, place_for_copies
+from hotreload.life.start.model_files import (
+    copy_privately,
+    keep_model,
+    kept_model,
+    place_for_copies,
+)
 from hotreload.life.start.warmup import LONGEST, warm
 from hotreload.quiet import Quiet
 from hotreload.settings.load import Settings

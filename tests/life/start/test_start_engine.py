@@ -83,7 +83,7 @@ async def test_a_disk_that_fills_up_with_the_models_files_says_so(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     model, weights = served(tmp_path)
-    monkeypatch.setattr("hotreload.life.start.private_copies.copy_side_files", full)
+    monkeypatch.setattr("hotreload.life.start.model_files.copy_side_files", full)
     with pytest.raises(ConfigError, match="cannot be written: No space left"):
         await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
@@ -158,7 +158,7 @@ async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
         return Started()
 
     monkeypatch.setattr(SglangEngine, "start", start)
-    monkeypatch.setattr("hotreload.life.start.private_copies.copy_side_files", assembled)
+    monkeypatch.setattr("hotreload.life.start.model_files.copy_side_files", assembled)
     await start_engine(settings_with(tmp_path / "state", model), model, weights, begun(note))
     phases = [each.phase for each in told if isinstance(each, PhaseEntered)]
     assert phases == [Phase.STAGING, Phase.BUILDING]
