@@ -1,13 +1,11 @@
 """Sends traces of requests and of attempts to an OpenTelemetry collector."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Self, override
 
 from hotreload.errors import ConfigError
 from hotreload.feature import Feature, FeatureParts, Given
-from hotreload.picture.report import Family, FeatureReport, counter
 from hotreload.setting import HttpUrl, SettingsOfFeature, setting
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
@@ -32,20 +30,6 @@ class OtelSettings(SettingsOfFeature):
         return self
 
 
-@dataclass(eq=False)
-class OtelReport(FeatureReport):
-    """The spans so far, which the exporter's thread counts."""
-
-    sent: int = 0
-    lost: int = 0
-
-    def families(self) -> Iterator[Family]:
-        """Return how many spans the collector took, and how many it did not."""
-        numbers = {"sent": self.sent, "lost": self.lost}
-        words = "Spans that the collector of [otel] endpoint took, or did not."
-        yield counter("spans", words, numbers, "result")
-
-
 def _is_installed() -> bool:
     try:
         return find_spec(EXPORTER) is not None
@@ -54,6 +38,8 @@ def _is_installed() -> bool:
 
 
 def _begin(given: Given) -> FeatureParts:
+    from hotreload.features.otel.report import OtelReport
+
     settings, report = given.settings(), OtelReport()
     endpoint = settings.of(OtelSettings).endpoint
     if endpoint is None:

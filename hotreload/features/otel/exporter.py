@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from hotreload import __version__
-from hotreload.features.otel import OtelReport
+from hotreload.features.otel.report import OtelReport
 
 log = logging.getLogger("hotreload.otel")
 

@@ -16,7 +16,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from hotreload.errors import AnswerNonfinite, ConfigError
 from hotreload.events import PhaseEntered
 from hotreload.features import FEATURES, otel
-from hotreload.features.otel import OtelReport, exporter
+from hotreload.features.otel import exporter
+from hotreload.features.otel.report import OtelReport
 from hotreload.features.otel.spans import AttemptSpans
 from hotreload.life.acceptance import read_settings
 from hotreload.types import Outcome, Phase, Revision
