@@ -93,12 +93,14 @@ class WeightSwitch:
     async def _prepare_lane(self, weights: Weights) -> Bound | None:
         """Bind the leaves for a new lane; None for weights that have a lane.
 
-        It goes through all leaves: a thread does it that no client waits for.
+        It goes through all leaves: a thread does it that no client waits for. One of the loop's
+        own: to start one takes memory, for which it would wait while XLA frees what a step on a
+        CPU took.
         """
         if weights.lane is not None:
             return None
         prepare, live = self._scheduler.lanes.prepare, self.lane_of(None)
-        return await in_thread(lambda cancel: prepare(weights.leaves, beside=live))
+        return await asyncio.to_thread(prepare, weights.leaves, beside=live)
 
     async def _update_model(self, weights: Weights) -> None:
         """Put the live leaves into the model's own variables.

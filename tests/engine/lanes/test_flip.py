@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -294,6 +295,21 @@ async def test_the_models_own_variables_hold_the_live_weights(
     _, live = both
     for variable, leaf in zip(engine.weights.layout.variables, live.weights.leaves, strict=True):
         assert variable is None or variable.get_raw_value() is leaf
+
+
+async def test_a_flip_starts_no_thread(
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stack is memory, for which the loop would wait while XLA frees what a step took."""
+    number = int(engine.weights.live.revision.id.split("_")[1]) % 8 + 1
+    staged = await engine.weights.stage(voices.checkpoint(number))
+    await asyncio.to_thread(int)  # the loop has a thread of its own by now, as in a daemon
+    started = list[threading.Thread]()
+    with monkeypatch.context() as watched:
+        watched.setattr(threading.Thread, "start", started.append)
+        before = await asyncio.wait_for(engine.switch.flip(staged), 30)
+    assert started == []
+    await end(engine, before)
 
 
 async def test_the_memory_is_as_before_when_the_old_have_ended(
