@@ -94,13 +94,16 @@ class Ahead:
         """List those for up to so many requests, and for prompts of so many tokens.
 
         First comes the one in which the most requests are answered, since smaller batches can be
-        padded to it; then prompts, then the sizes of proofs, then the sizes between.
+        padded to it; then prompts, then the sizes of proofs, then the sizes between, and prompts
+        that name fewer places.
         """
-        serving = self._rehearsal.sizes(most, longest) if self._rehearsal and most else iter(())
-        found = _small_first(serving)
+        if self._rehearsal is None or not most:
+            return list(self._proving)
+        found = _small_first(self._rehearsal.sizes(most, longest))
         steps = [size for size in found if not size.is_prompt]
         prompts = [size for size in found if size.is_prompt]
-        return [*steps[-1:], *prompts, *self._proving, *steps[:-1]]
+        fewer = self._rehearsal.with_fewer_places(prompts)
+        return [*steps[-1:], *prompts, *self._proving, *steps[:-1], *fewer]
 
     def keep_to_compiled(self, is_kept: bool) -> None:
         """Keep batches from now on to sizes that are compiled for, or to those no longer."""

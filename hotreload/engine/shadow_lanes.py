@@ -8,6 +8,7 @@ from functools import partial
 
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.lanes.along import Along
+from hotreload.engine.lanes.compiled_sizes import computes_every_place, list_paddings
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread
@@ -33,19 +34,15 @@ class ShadowLanes:
     @property
     def smallest_piece(self) -> int:
         """The fewest tokens of prompts that a batch is padded to."""
-        sizes, _, _ = self._scheduler.scheduler.tp_worker.get_precompile_paddings()
-        return int(min(sizes))
+        tokens, _, _ = list_paddings(self._scheduler.scheduler.tp_worker)
+        return tokens[0]
 
     @property
     def _places_computed(self) -> int:
-        """The most places that attention is computed to, whatever they hold.
-
-        Kernels for accelerators compute none in vain.
-        """
+        """The most places that attention is computed to, whatever they hold."""
         worker = self._scheduler.scheduler.tp_worker
-        kind = type(worker.get_model_runner().attn_backend).__name__
-        _, _, places = worker.get_precompile_paddings()
-        return int(max(places)) if kind == "NativeAttention" else 0
+        _, _, places = list_paddings(worker)
+        return places[-1] if computes_every_place(worker) else 0
 
     def make_pool(self, asked: Sequence[int], candidate: Sequence[int]) -> None:
         """Make the pool for a batch of prompts, each of which takes so many tokens with its answer.

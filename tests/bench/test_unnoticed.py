@@ -24,6 +24,7 @@ from tests.engine import real
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
+NUMBERS = itertools.count(1)
 NOTHING, ROUNDS = "nothing", 3
 STAGED = {"the engine that stages": Shape(6), "a small one beside it": HALF_A_GB}
 """By whose client looks on: 0.2 GB take half a second a token here, 0.6 GB more than one."""
@@ -165,6 +166,64 @@ def mean(values: list[float]) -> float:
 
 def p(values: list[float], part: float) -> float:
     return sorted(values)[round(part * (len(values) - 1))]
+
+
+DEFAULTS = {"max_total_tokens": 16384, "context_length": 4096, "max_running_requests": 32}
+"""A CPU's, for a model of this length."""
+ASKED = {"a tiny model": (None, (20, 200), ROUNDS), "0.2 GB": (Shape(6), (20,), 1)}
+"""Tokens of prompts, and how often they are asked."""
+
+
+@pytest.mark.parametrize("which", ASKED)
+async def test_how_long_a_prompt_holds_up_another_client(tmp_path: Path, which: str) -> None:
+    """Before sizes with fewer places are compiled, and after, in one engine."""
+    shape, asked, times = ASKED[which]
+    live = model(tmp_path / "live", shape) if shape else write_tiny(tmp_path / "live")
+    started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), args=DEFAULTS)
+    async with started as engine:
+        sizes = engine.ahead.sizes_to_compile(32, 4096)
+        largest = max(size.cached for size in sizes)
+        prompts = [size for size in sizes if size.is_prompt and not size.is_shadow]
+        few = [size for size in prompts if size.cached < largest]
+        for name, some in (("the largest", [e for e in sizes if e not in few]), ("fewer", few)):
+            began = time.perf_counter()
+            for size in some:
+                await engine.ahead.compile_for(size)
+            took = time.perf_counter() - began
+            print(f"\n{which}, {name}: {len(some)} sizes compiled in {took:.1f} s")
+            for tokens in asked:
+                print(await prompts_beside_a_client(engine, tokens, times))
+
+
+async def prompts_beside_a_client(engine: Any, tokens: int, times: int) -> str:
+    """Time of a prompt of so many tokens, alone and beside a client, over a step's."""
+    before, alone, gaps = engine.recompiles, list[float](), list[float]()
+    for _ in range(times):
+        alone.append(await prompt(engine, tokens))
+    async with client(engine) as came:
+        for _ in range(times):
+            await asyncio.sleep(0.5)
+            seen = len(came)
+            await prompt(engine, tokens)
+            answered = len(came)
+            while len(came) < answered + 2:  # noqa: ASYNC110 (the token that waited for it)
+                await asyncio.sleep(0.1)
+            gaps.append(max(b - a for a, b in itertools.pairwise(came[seen - 1 :])))
+        step = median([b - a for a, b in itertools.pairwise(came)])
+    told = f"prompt {median(alone) * 1e3:7.1f} ms {median(alone) / step:5.1f}x"
+    told += f"   longest gap {max(gaps) * 1e3:7.1f} ms {max(gaps) / step:5.1f}x"
+    return f"{tokens:5} tokens, step {step * 1e3:6.1f} ms: {told}, {engine.recompiles - before} new"
+
+
+async def prompt(engine: Any, tokens: int) -> float:
+    """Time until the first token of a prompt of which nothing is cached."""
+    ids = [next(NUMBERS) % 200 + 1 for _ in range(2)] + [7] * (tokens - 2)
+    began = time.perf_counter()
+    request = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+    async with aclosing(engine.answers.generate(request)) as answers:
+        async for _ in answers:
+            pass
+    return time.perf_counter() - began
 
 
 async def test_how_long_nobody_is_answered(tmp_path: Path) -> None:

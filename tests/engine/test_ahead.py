@@ -7,7 +7,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,8 @@ class Noted:
 
     def __init__(self) -> None:
         self.compiled: list[BatchSize] = []
+        self.fewer = 0
+        """Places of prompts that name fewer; 0 where none do."""
         self.pools: list[Any] = []
         self.ways: list[tuple[float, int]] = []
         """How long the compiling thread kept Python's lock, and its niceness."""
@@ -55,6 +58,9 @@ class Noted:
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
         yield PROMPT
         yield from (each for each in (TWO, FOUR, ONE) if each.requests <= most)
+
+    def with_fewer_places(self, prompts: Sequence[BatchSize]) -> Iterator[BatchSize]:
+        yield from (replace(size, cached=self.fewer) for size in prompts if self.fewer)
 
     def compile_for(self, size: BatchSize) -> None:
         self.begins()
@@ -99,7 +105,11 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
         (1, True),
         (64, True),
     ]
-    assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, *ahead.sizes_to_compile(0, 64), ONE, TWO]
+    proving = ahead.sizes_to_compile(0, 64)
+    assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, *proving, ONE, TWO]
+    noted.fewer = 8
+    few = replace(PROMPT, cached=8)
+    assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, *proving, ONE, TWO, few]
 
 
 def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> None:

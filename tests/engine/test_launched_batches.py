@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from hotreload.engine.upstream.thread import rehearsal
 from tests.engine import real
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -61,3 +62,53 @@ async def test_a_launched_step_reads_what_it_was_given(
     changed = {name for name, array, was in launched if not np.array_equal(np.array(array), was)}
     assert "cache_loc" in {name for name, _, _ in launched}
     assert changed == set()
+
+
+@dataclasses.dataclass
+class Prompts:
+    """Batches of prompts: how many places each named, and the logits that it had."""
+
+    places: list[int] = dataclasses.field(default_factory=list)
+    logits: list[np.ndarray[Any, Any]] = dataclasses.field(default_factory=list)
+
+    def note_from(self, worker: Any, patched: pytest.MonkeyPatch) -> None:
+        runner = worker.get_model_runner()
+        forward = runner.forward
+
+        def forward_and_note(batch: Any, **more_given: Any) -> Any:
+            output, *more = forward(batch, **more_given)
+            if batch.forward_mode.is_extend():
+                self.places.append(len(batch.cache_loc))
+                self.logits.append(np.array(output.next_token_logits, np.float32)[0])
+            return (output, *more)
+
+        patched.setattr(runner, "forward", forward_and_note)
+
+
+async def test_prompts_name_fewer_places_where_that_is_compiled_and_get_the_same_answers(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that begins, one that is cached in part, several at once. Nothing is compiled then."""
+    monkeypatch.setattr(rehearsal, "MANY_PLACES", 0)
+
+    async def ask_all() -> tuple[Prompts, list[Any]]:
+        await engine.switch.scrub()
+        noted = Prompts()
+        with pytest.MonkeyPatch.context() as patched:
+            noted.note_from(engine._scheduler.scheduler.tp_worker, patched)
+            alone = [await real.ask(engine, "Who serves? " * times) for times in (1, 3)]
+            beside = await asyncio.gather(*(real.ask(engine, f"{at} serve?") for at in range(3)))
+        return noted, [real.said(each) for each in (*alone, *beside)]
+
+    before, answers = await ask_all()
+    (largest,) = set(before.places)
+    for size in engine.ahead.sizes_to_compile(1, 64):
+        if size.is_prompt and size.cached < largest:
+            await engine.ahead.compile_for(size)
+    compiled = engine.recompiles
+    after, answers_then = await ask_all()
+    assert answers_then == answers
+    assert max(after.places) == largest // real.ARGS["max_running_requests"]
+    assert engine.recompiles == compiled
+    for was, now in zip(before.logits[:2], after.logits[:2], strict=True):
+        np.testing.assert_allclose(now, was, rtol=0, atol=0.05 * np.abs(was).max())

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotreload.engine.lanes.along import note_along, parts_of
 from hotreload.engine.lanes.bound_leaves import LeafBinder
-from hotreload.engine.lanes.compiled_sizes import CompiledSizes
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes, has_plain_prompts
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
 from hotreload.engine.lanes.pool_shares import SHADOW_ROWS, PoolShares, Share
@@ -45,7 +45,7 @@ class Lanes:
             is_spent=self._is_spent,
             on_end=self._end_lane,
         )
-        self.compiled = CompiledSizes()
+        self.compiled = CompiledSizes(scheduler.page_size)
         """Sizes that batches of clients find programs for."""
         turns_between, lanes = self._resting.turns_between, self._rotation.lanes
         self._sharing = PoolShares(scheduler, kind, lanes, turns_between, self.compiled)
@@ -238,7 +238,9 @@ class Lanes:
             lane, (tokens, batches, places) = self._rotation.current, paddings()
             if lane.has_own_pool:
                 return tokens, *lane.to_pad_to(batches, places)
-            return self.compiled.to_pad_to(tokens, batches, places)
+            batch = self._scheduler.cur_batch  # that is to be launched
+            prompts = self._kind.requests_of(batch) if has_plain_prompts(batch) else ()
+            return self.compiled.to_pad_to(tokens, batches, places, prompts)
 
         return paddings_of_lane
 

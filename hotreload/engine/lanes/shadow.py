@@ -8,15 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from hotreload.engine.lanes.compiled_sizes import MANY_PLACES
 from hotreload.engine.lanes.kinds import of_another_size
 
 WHOLE_BYTES = 64 * 2**20
 """Up to this size a pool is as large as the one that serves: then the programs that serve fit it
-too, and nothing more is to be compiled. It takes memory only while weights are proven."""
-WHOLE_PLACES = 4096
-"""It is as large, too, where prompts that serve name no more places of it than these. Clients wait
-while attention is computed to all of them, and on a CPU in some steps for each token of the pool.
-"""
+too, and nothing more is to be compiled, unless prompts that serve name many places of it. It takes
+memory only while weights are proven."""
 
 
 class ShadowPool:
@@ -39,7 +37,7 @@ class ShadowPool:
         self.page = int(allocator.page_size)
         needed, whole = self._room_for(asked), int(allocator.size)
         is_large = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
-        self.has_own_programs = is_large or computed > WHOLE_PLACES
+        self.has_own_programs = is_large or computed > MANY_PLACES
         """True where programs must be compiled for probes, because their sizes are its own."""
         most = max(needed, self._room_for(candidate)) if is_large else needed
         self.tokens = min(most, whole) if self.has_own_programs else whole

@@ -1,5 +1,6 @@
 """What batches are kept to while sizes are compiled for: the reckoning, without an engine."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,8 @@ STEPS_OF_ONE, STEPS_OF_ALL = BatchSize(False, 1, 1, 10), BatchSize(False, 8, 8, 
 PROMPT = BatchSize(True, 8, 64, 80)
 
 
-def compiled(*sizes: BatchSize) -> CompiledSizes:
-    made = CompiledSizes()
+def compiled(*sizes: BatchSize, page: int = 1) -> CompiledSizes:
+    made = CompiledSizes(page)
     made.is_kept_to = True
     made.sizes.update(sizes)
     return made
@@ -84,6 +85,36 @@ def test_a_batch_is_padded_to_a_larger_size_rather_than_to_one_that_is_missing(
 ) -> None:
     """The largest stays: the rows of prompts are padded to it."""
     assert compiled(*sizes).to_pad_to(*ALL) == left
+
+
+def prompt(whole: int, computed: int) -> Any:
+    return SimpleNamespace(fill_ids=[0] * whole, extend_input_len=computed)
+
+
+FEWER = BatchSize(True, 8, 64, 20)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "prompts", "places"),
+    [
+        ([PROMPT, FEWER], [prompt(18, 18)], 20),
+        ([FEWER], [prompt(18, 18)], 20),
+        ([PROMPT, FEWER, replace(FEWER, cached=40)], [prompt(39, 1)], 40),  # with what is cached
+        ([PROMPT, FEWER], [prompt(9, 9), prompt(9, 9)], 80),  # by whole pages
+        ([PROMPT, FEWER], [prompt(65, 65)], 80),
+        ([PROMPT], [prompt(18, 18)], 80),
+        ([PROMPT, replace(FEWER, is_shadow=True)], [prompt(18, 18)], 80),
+        ([PROMPT, replace(FEWER, has_logprobs=True)], [prompt(18, 18)], 80),
+        ([PROMPT, replace(FEWER, requests=4)], [prompt(18, 18)], 80),
+    ],
+)
+@pytest.mark.parametrize("is_kept_to", [True, False])
+def test_prompts_name_the_fewest_places_that_hold_them_and_are_compiled_for(
+    sizes: list[BatchSize], prompts: list[Any], places: int, *, is_kept_to: bool
+) -> None:
+    known = compiled(*sizes, page=4)
+    known.is_kept_to = is_kept_to
+    assert known.to_pad_to(*ALL, prompts) == (TOKENS, REQUESTS, [10, 20, 40, places])
 
 
 def test_afterwards_it_is_all_as_ever() -> None:

@@ -83,7 +83,7 @@ async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterato
         if request.param == "a small pool":
             patched.setattr(shadow, "WHOLE_BYTES", 0)
         if request.param == "few places":  # a candidate has a pool as large all the same
-            patched.setattr(shadow, "WHOLE_PLACES", 0)
+            patched.setattr(shadow, "MANY_PLACES", 0)
         folder, spool = voices.folder(1), voices.root / "spool"
         sizes = {"compares": True, "hears": True, "candidate_tokens": CANDIDATE_TOKENS}
         async with real.engine_of(folder, spool, probes=PROBES, **sizes) as engine:

@@ -8,7 +8,8 @@ compute, its program is only compiled. JAX keeps the program for the next batch 
 import copy
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -16,6 +17,11 @@ import numpy as np
 
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.along import Along, note_along
+from hotreload.engine.lanes.compiled_sizes import (
+    MANY_PLACES,
+    computes_every_place,
+    list_paddings,
+)
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.thread.nonfinite_logits import note_nonfinite
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread
@@ -171,11 +177,9 @@ class Rehearsal:
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
         """Yield the sizes of batches of up to `most` requests, then of prompts up to `longest`.
 
-        Upstream pads batches to these sizes. The list is that of upstream's own method, since the
-        method that we put in its place leaves some out.
+        Upstream pads batches to these sizes.
         """
-        paddings = type(self._client).get_precompile_paddings(self._client)
-        tokens, requests, cached = map(sorted, paddings)
+        tokens, requests, cached = list_paddings(self._client)
         for size, places in zip(requests, cached, strict=True):
             yield BatchSize(False, size, size, places)
             if size >= most:
@@ -184,6 +188,22 @@ class Rehearsal:
             yield BatchSize(True, requests[-1], size, cached[-1])
             if size >= longest:
                 break
+
+    def with_fewer_places(self, prompts: Iterable[BatchSize]) -> Iterator[BatchSize]:
+        """Yield sizes of the same prompts that name fewer places, where each of these costs time.
+
+        They hold one request at full length, or, where the fewest tokens are computed, a chunk of
+        prompts that begin.
+        """
+        if not computes_every_place(self._client):
+            return
+        tokens, requests, cached = list_paddings(self._client)
+        one = cached[-1] // requests[-1]
+        for size in prompts:
+            few = {one, min(one, tokens[-1])} if size.tokens == tokens[0] else {one}
+            for places in sorted(few):
+                if size.tokens <= places < size.cached > MANY_PLACES:
+                    yield replace(size, cached=places)
 
     def compile_for(self, size: BatchSize) -> None:
         """Compile all programs for a batch of this size; blocks, in any thread."""
