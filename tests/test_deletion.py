@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from tests.test_layers import imports_of, is_within, name_of
 
 ROOT = PACKAGE.parent
 NAMES = [each.name for each in FEATURES]
-BY_DAY = {"bake", "pause"}
+BY_DAY = ("bake", "pause")
+"""What goes by day, both at once: what is left has need of neither. At night each goes alone."""
 NEEDED_BY: dict[str, dict[str, str]] = {
     "compare": {
         "hotreload.cli.trial.diff": "a verb that compares two checkpoints, without a daemon",
@@ -91,21 +92,18 @@ def run(tree: Path, *words: str) -> None:
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
 
 
-EACH = [pytest.param(each, marks=() if each in BY_DAY else pytest.mark.at_night) for each in NAMES]
+NIGHT = pytest.mark.at_night  # by day the two together
+TOGETHER = pytest.param(BY_DAY, id="-".join(BY_DAY))
+EACH = [TOGETHER, *(pytest.param((name,), id=name, marks=NIGHT) for name in NAMES)]
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_without_it_types_are_right_and_a_daemon_works(name: str, tree: Path) -> None:
-    delete(tree, name)
+@pytest.mark.parametrize("names", EACH)
+def test_without_it_types_are_right_and_the_kernel_and_a_daemon_work(
+    names: Sequence[str], tree: Path
+) -> None:
+    for name in names:
+        delete(tree, name)
     run(tree, "mypy", "--cache-dir", str(tree.parent / "types"), "hotreload")
-    run_tests(tree, OF_A_DAEMON)
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_without_it_the_kernel_works(name: str, tree: Path) -> None:
-    delete(tree, name)
-    run_tests(tree, [each for each in OF_THE_KERNEL if each != ASKS_IT.get(name)])
-
-
-def run_tests(tree: Path, tests: Iterable[str]) -> None:
+    asking = {ASKS_IT.get(name) for name in names}
+    tests = [each for each in (*OF_A_DAEMON, *OF_THE_KERNEL) if each not in asking]
     run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKS, *tests)
