@@ -240,7 +240,13 @@ class Daemon:
         )
         self.events.subscribe(http.observe)
         serving = asyncio.create_task(http.serve(sockets, self.secrets.tls))
-        working = asyncio.create_task(self._work(http), name="workers")
+        running_workers = self.workers.run(
+            self.app.state.model,
+            http.adopt,
+            graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
+            linger_seconds=http.linger_seconds,
+        )
+        working = asyncio.create_task(running_workers, name="workers")
         beside = [asyncio.create_task(each) for each in self._list_background()]
         try:
             return await self._live(http)
@@ -255,14 +261,6 @@ class Daemon:
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)  # the state is written to the folder that we hold
-
-    async def _work(self, http: HttpServer) -> None:
-        await self.workers.run(
-            self.app.state.model,
-            http.adopt,
-            graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
-            linger_seconds=http.linger_seconds,
-        )
 
     def _list_background(self) -> Iterable[Coroutine[Any, Any, None]]:
         """List the tasks that run from the first moment to the last, whatever the engine does."""

@@ -7,11 +7,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hotreload.attempts import Evidence, ReasonWords
 from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.words import WordAttempt
-from hotreload.reasons import ReasonWords
-from hotreload.types import Evidence
 
 if TYPE_CHECKING:
     from hotreload.core.attempt_records import Attempts

@@ -5,16 +5,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from hotreload.types import (
-    Attempt,
-    By,
-    Generation,
-    LoadFacts,
-    PassedOver,
-    Reason,
-    Refusal,
-    Revision,
-)
+from hotreload.attempts import Attempt, By, PassedOver, Refusal
+from hotreload.types import Generation, LoadFacts, Reason, Revision
 
 Fields = dict[str, Any]
 """A JSON object."""

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotreload import troubles
+from hotreload.attempts import NOT_PROBED, REJECTIONS, Attempt, Evidence, replace_evidence
 from hotreload.core.judge import unproven_evidence
 from hotreload.features import FEATURES
-from hotreload.reasons import REJECTIONS
-from hotreload.types import NOT_PROBED, Attempt, Evidence, replace_evidence
 from tests.features.given import report_of
 
 if TYPE_CHECKING:

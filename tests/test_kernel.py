@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import NOT_PROBED, Attempt
 from hotreload.core.progress import AttemptProgress
 from hotreload.core.rules import ReloadSettings, Rules
 from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features import FEATURES
 from hotreload.server.model import ModelRequest
 from hotreload.settings.tables import every
-from hotreload.types import NOT_PROBED, Attempt, Revision
+from hotreload.types import Revision
 from tests.evidence import BLANK
 from tests.features.given import metrics_of
 from tests.source import MODULES, PACKAGE, nodes_of, tree_of

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from hotreload import events, failpoints
+from hotreload.attempts import NOT_PROBED, Attempt, By, Evidence
 from hotreload.core.decision import learn
 from hotreload.core.judge import FollowUps
 from hotreload.core.ledger import Ledger, note_evidence
@@ -23,17 +24,7 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events.event import LateEvidence
-from hotreload.types import (
-    NOT_PROBED,
-    Attempt,
-    By,
-    Evidence,
-    Generation,
-    Outcome,
-    Reason,
-    Revision,
-    Staged,
-)
+from hotreload.types import Generation, Outcome, Reason, Revision, Staged
 
 log = logging.getLogger("hotreload.reconcile")
 

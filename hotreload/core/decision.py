@@ -7,9 +7,10 @@ content. A decision about that content holds for every id of it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hotreload.attempts import Refusal
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger
 from hotreload.errors import Misbehaved, Recognized
-from hotreload.types import Generation, Refusal, Revision
+from hotreload.types import Generation, Revision
 
 
 @dataclass(frozen=True, slots=True)

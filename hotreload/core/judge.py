@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hotreload.attempts import PROBE, Evidence
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress
 from hotreload.errors import CheckpointRejected, EngineLost, NotJudged, ProbeFailed, TryAgain
 from hotreload.threads import run_to_end
-from hotreload.types import PROBE, Evidence, Lease, Staged
+from hotreload.types import Lease, Staged
 
 log = logging.getLogger("hotreload.follow_up")
 

@@ -8,18 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
+from hotreload.attempts import ROLLBACK, Attempt, By, Evidence, Refusal
 from hotreload.errors import ProbeFailed
-from hotreload.types import (
-    ROLLBACK,
-    Attempt,
-    By,
-    Evidence,
-    Generation,
-    Outcome,
-    Reason,
-    Refusal,
-    Revision,
-)
+from hotreload.types import Generation, Outcome, Reason, Revision
 
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.orders import (
@@ -36,7 +37,7 @@ from hotreload.errors import (
 )
 from hotreload.events import OperatorAsked, Publish
 from hotreload.threads import in_thread
-from hotreload.types import Attempt, By, Generation, Noise, Reason, Revision
+from hotreload.types import Generation, Noise, Reason, Revision
 
 
 @dataclass(eq=False)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, override
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.attempt import AttemptUnderWay
 from hotreload.core.decision import learn
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger, PastGeneration
 from hotreload.errors import BadRequest, Busy, NothingOfThatName, NotServing
-from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision
+from hotreload.types import NOISY, Generation, Noise, Reason, Revision
 
 NOISE = " + noise"
 ROLLED_BACK = Reason(LEFT_BY_HAND, "an operator rolled back from this revision")

@@ -9,21 +9,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from hotreload import failpoints
+from hotreload.attempts import NOT_PROBED, Attempt, Evidence, replace_evidence
 from hotreload.errors import CheckpointRejected, Superseded, TryAgain
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.threads import deadline, run_checked
-from hotreload.types import (
-    NOT_PROBED,
-    Attempt,
-    Checkpoint,
-    Evidence,
-    Generation,
-    HowFar,
-    LoadFacts,
-    Phase,
-    Revision,
-    replace_evidence,
-)
+from hotreload.types import Checkpoint, Generation, HowFar, LoadFacts, Phase, Revision
 
 Reach = Callable[[str], Awaitable[None]]
 """Await at each point where a test may make an attempt fail."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.attempt_records import AttemptPolicy, Attempts
 from hotreload.core.decision import Sleep, decide, learn
@@ -23,7 +24,7 @@ from hotreload.core.progress import WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved, Recognized
 from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Wait
-from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
+from hotreload.types import Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
 

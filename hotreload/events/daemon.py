@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import DEBUG, ERROR, INFO, WARNING
 
+from hotreload.attempts import By, PassedOver
 from hotreload.events.event import Event
 from hotreload.json_fields import Fields, passed_over_fields
-from hotreload.types import By, GateState, PassedOver, ReplicaState
+from hotreload.types import GateState, ReplicaState
 
 REPLICA_LOST = (
     "nothing at first: the others answer, and it is started again by itself; if it is lost again "

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from hotreload.attempts import By, Evidence
 from hotreload.json_fields import Fields, by_fields, generation_fields, revision_fields
-from hotreload.types import By, Evidence, Generation, Revision
+from hotreload.types import Generation, Revision
 
 
 class Event:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Literal
 
+from hotreload.attempts import Attempt
 from hotreload.events.event import Event
 from hotreload.json_fields import Fields, attempt_fields, drift_fields, generation_fields
-from hotreload.types import Attempt, Generation, Mode, Outcome, Phase, Revision
+from hotreload.types import Generation, Mode, Outcome, Phase, Revision
 
 OUTCOME_LEVELS = {
     Outcome.REJECTED: WARNING,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from hotreload.attempts import ROLLBACK
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.background import (
     close_drained_generations,
@@ -37,7 +38,7 @@ from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.life.start.warmup import compile_behind
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
-from hotreload.types import ROLLBACK, Generation
+from hotreload.types import Generation
 
 
 class OtherHosts(Protocol):

@@ -5,6 +5,7 @@ import os
 import time
 from dataclasses import replace
 
+from hotreload.attempts import By
 from hotreload.core.engines.background import Leave
 from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.ledger import PastGeneration
@@ -14,7 +15,7 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
 from hotreload.life.running_engine import RunningEngine
 from hotreload.picture.picture import ReplicaFigures
-from hotreload.types import By, Generation, Reason
+from hotreload.types import Generation, Reason
 
 
 class ServingSlot:

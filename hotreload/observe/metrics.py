@@ -23,12 +23,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hotreload import __version__, events
+from hotreload.attempts import REJECTIONS, Attempt
 from hotreload.facts.upstream import version_of
 from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.readings import left_out, list_families
 from hotreload.picture.picture import Picture
-from hotreload.reasons import REJECTIONS
-from hotreload.types import Attempt, Generation, Outcome, Phase
+from hotreload.types import Generation, Outcome, Phase
 
 log = logging.getLogger("hotreload.metrics")
 

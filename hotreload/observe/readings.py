@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from hotreload.attempts import Attempt
 from hotreload.core.ledger import Ledger
 from hotreload.picture.picture import KeyFigures, Picture, ReplicaFigures
 from hotreload.picture.report import Family, counter, gauge, shorten
 from hotreload.picture.surroundings import passed_over_families
 from hotreload.troubles import TROUBLES
-from hotreload.types import AnsweringGeneration, Attempt, Generation, Outcome
+from hotreload.types import AnsweringGeneration, Generation, Outcome
 
 WEIGHT_PLACES = ("live", "previous", "staged")
 KV_USES = ("requests", "prefixes", "free")

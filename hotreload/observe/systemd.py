@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 from hotreload import events
+from hotreload.attempts import Attempt
 from hotreload.figures import size
 from hotreload.picture.picture import Picture
 from hotreload.picture.under_way import DOING_WORDS
-from hotreload.types import Attempt, GateState, Outcome, Phase, Revision
+from hotreload.types import GateState, Outcome, Phase, Revision
 
 log = logging.getLogger("hotreload.systemd")
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypedDict
 
+from hotreload.attempts import PROBE, ROLLBACK, Attempt, By
 from hotreload.core.ledger import note_evidence
 from hotreload.events import AttemptEnd, AttemptFinished, Event, OperatorAsked
 from hotreload.events.event import LateEvidence
@@ -17,7 +18,7 @@ from hotreload.json_fields import (
 )
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
-from hotreload.types import PROBE, ROLLBACK, Attempt, By, Generation, LoadFacts, Outcome
+from hotreload.types import Generation, LoadFacts, Outcome
 
 LOADERS = ("own", "upstream")
 

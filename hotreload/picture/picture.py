@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol, TypedDict
 
 from hotreload import events
+from hotreload.attempts import Attempt, By, Refusal
 from hotreload.core.ledger import Ledger
 from hotreload.json_fields import Fields, GenerationFields, generation_fields
 from hotreload.picture.history import AttemptFields, History, Loads
@@ -25,16 +26,7 @@ from hotreload.picture.surroundings import (
 )
 from hotreload.picture.under_way import BootProgress, Pace, UnderWay
 from hotreload.picture.words import WordAttempt, goes_back
-from hotreload.types import (
-    AnsweringGeneration,
-    Attempt,
-    By,
-    EngineLoad,
-    Generation,
-    Outcome,
-    Refusal,
-    Revision,
-)
+from hotreload.types import AnsweringGeneration, EngineLoad, Generation, Outcome, Revision
 
 
 @dataclass(frozen=True, slots=True)

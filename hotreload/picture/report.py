@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hotreload.attempts import Attempt
 from hotreload.events import Event
 from hotreload.json_fields import Fields
-from hotreload.types import Attempt, Revision
+from hotreload.types import Revision
 
 
 @dataclass(frozen=True, slots=True)

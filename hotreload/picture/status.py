@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
+from hotreload.attempts import Attempt, Refusal
 from hotreload.core.decision import list_newer_refusals
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
@@ -36,14 +37,7 @@ from hotreload.picture.surroundings import (
 )
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES, BootFields
 from hotreload.picture.words import OfFeatures
-from hotreload.types import (
-    AnsweringGeneration,
-    Attempt,
-    GateState,
-    Generation,
-    Mode,
-    Refusal,
-)
+from hotreload.types import AnsweringGeneration, GateState, Generation, Mode
 
 NO_GENERATION: Fields = dict.fromkeys(GenerationFields.__annotations__)
 SHOWN_SECONDS = 24 * 3600.0

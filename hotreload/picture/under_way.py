@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from hotreload import events
+from hotreload.attempts import Attempt
 from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.picture.report import Family, counter, gauge
-from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
+from hotreload.types import Mode, Outcome, Phase, Revision
 
 FIRST_PHASES = (Phase.FETCHING, Phase.VALIDATING, Phase.STAGING)
 USUAL_PHASES = {

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hotreload.attempts import ROLLBACK, Attempt
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
@@ -21,7 +22,7 @@ from hotreload.server.api_schema.operation import Operation, Parameter, read_bod
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.http.request_log import generation_header
 from hotreload.server.ports import Entrance
-from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
+from hotreload.types import Generation, Noise, Outcome
 
 LONGEST_REASON = 500
 

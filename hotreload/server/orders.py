@@ -9,11 +9,11 @@ from typing import Any
 
 from starlette.requests import Request
 
+from hotreload.attempts import Attempt, By
 from hotreload.errors import BadRequest, NotServing
 from hotreload.server.http.request_log import client_address, while_connected
 from hotreload.server.http.senders import peer_of_request
 from hotreload.server.ports import Entrance
-from hotreload.types import Attempt, By
 
 log = logging.getLogger("hotreload.server")
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from hotreload.attempts import PassedOver
 from hotreload.checkpoint.known_names import CONFIG, as_one_line
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.place import FollowedPlace, Oddity, Place
-from hotreload.types import PassedOver, Reason, Revision
+from hotreload.types import Reason, Revision
 
 MOST_PASSED_OVER = 32
 """At most this many passed-over folders are named; the others are only counted."""

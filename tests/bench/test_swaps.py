@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.events import Event, RevisionWanted
-from hotreload.types import Attempt, Outcome, Phase
+from hotreload.types import Outcome, Phase
 from tests.bench.figures import median, print_table
 from tests.engine.real import device_bytes
 from tests.integration.running import Load, Running, mixed

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from hotreload.attempts import REJECTIONS
 from hotreload.checkpoint import file_reader
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
@@ -30,7 +31,6 @@ from hotreload.errors import (
     CheckpointIncompatible,
     CheckpointRejected,
 )
-from hotreload.reasons import REJECTIONS
 from hotreload.tiny import UNSOUND, write_tiny
 from hotreload.types import Revision, Served
 from tests.checkpoint.written import (

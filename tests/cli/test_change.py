@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.types import By, Noise, Reason
+from hotreload.attempts import By
+from hotreload.types import Noise, Reason
 from tests.cli.conftest import Command
 from tests.server.world import World, attempt
 from tests.waiting import PATIENCE

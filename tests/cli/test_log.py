@@ -4,8 +4,9 @@ import asyncio
 import json
 from dataclasses import replace
 
+from hotreload.attempts import By
 from hotreload.events import AttemptFinished, OperatorAsked
-from hotreload.types import By, Outcome, Reason
+from hotreload.types import Outcome, Reason
 from tests.cli.conftest import Command
 from tests.server.world import SECOND, World, attempt
 from tests.waiting import PATIENCE

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.cli.client.look import check_code
 from hotreload.events import (
     AttemptFinished,
@@ -21,7 +22,7 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.types import By, Outcome, Reason, Revision
+from hotreload.types import Outcome, Reason, Revision
 from tests.cli.conftest import Command
 from tests.server.world import SECOND, World, attempt
 from tests.waiting import PATIENCE

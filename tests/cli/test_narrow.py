@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from hotreload.attempts import By, Refusal
 from hotreload.cli.client import show
 from hotreload.cli.client.show import columns, fold
 from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleNews
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.troubles import FILES_GONE
-from hotreload.types import By, Outcome, Reason, Refusal, Revision
+from hotreload.types import Outcome, Reason, Revision
 from tests.cli.conftest import Command
 from tests.observe.things import OWN
 from tests.server.world import SECOND, World, attempt

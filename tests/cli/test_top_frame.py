@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt, By, Refusal
 from hotreload.cli.client.show import columns, cut, pad
 from hotreload.cli.client.top import AWAY, GLANCE_SECONDS, TopScreen
 from hotreload.cli.client.top_frame import frame, write_line
@@ -24,15 +25,12 @@ from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
 from hotreload.types import (
     AnsweringGeneration,
-    Attempt,
-    By,
     GateState,
     LoadFacts,
     Mode,
     Outcome,
     Phase,
     Reason,
-    Refusal,
     Revision,
 )
 from tests.evidence import judged

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt, By, Evidence
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.decision import Sleep
 from hotreload.core.engines.replica import Replica, Replicas
@@ -18,7 +19,7 @@ from hotreload.core.rules import Rules
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Wait
 from hotreload.life.saved.state_json import from_json, to_json
-from hotreload.types import Attempt, By, Checkpoint, Evidence, Generation, Mode, Phase, Revision
+from hotreload.types import Checkpoint, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps, unread
 from tests.waiting import PATIENCE, Witness
 

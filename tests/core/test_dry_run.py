@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.rules import Rules
 from hotreload.errors import Busy, CheckpointCorrupt, NotEnoughMemory
 from hotreload.events import DryRunFinished, GateChanged
-from hotreload.types import Attempt, LoadFacts, Mode, Outcome, Phase, Revision
+from hotreload.types import LoadFacts, Mode, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 from tests.fakes import HANG

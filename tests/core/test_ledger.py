@@ -1,9 +1,10 @@
 import pytest
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.decision import Sleep, decide, list_newer_refusals, list_worth_keeping
 from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration
 from hotreload.life.saved.state_json import from_json, to_json
-from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
+from hotreload.types import NOISY, Generation, Outcome, Phase, Reason, Revision
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")
 

@@ -10,9 +10,9 @@ from typing import Any, get_origin
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.attempts import REJECTIONS
 from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
-from hotreload.reasons import REJECTIONS
 from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import EMPTY_VALUES, KnownFields
 from hotreload.server.openai.response_requests import RESPONSES

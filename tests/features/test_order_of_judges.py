@@ -10,6 +10,7 @@ from typing import Any, override
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
@@ -19,7 +20,7 @@ from hotreload.features.command.judge import CommandJudge
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
-from hotreload.types import Attempt, Mode, Outcome, Revision
+from hotreload.types import Mode, Outcome, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 from tests.evidence import BLANK

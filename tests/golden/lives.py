@@ -6,6 +6,7 @@ Between them they hold every event there is; a test sees to it.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hotreload.attempts import By, PassedOver
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
@@ -40,16 +41,7 @@ from hotreload.features.command.command import CommandBegan
 from hotreload.features.departure.departure import DepartureBegan, DepartureOver
 from hotreload.features.pause.pause import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
-from hotreload.types import (
-    By,
-    GateState,
-    Mode,
-    Outcome,
-    PassedOver,
-    Phase,
-    Reason,
-    ReplicaState,
-)
+from hotreload.types import GateState, Mode, Outcome, Phase, Reason, ReplicaState
 from tests.evidence import TROUBLES, judged
 from tests.golden.observed import Observed, Scene
 from tests.golden.scenes import (

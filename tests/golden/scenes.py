@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hotreload.attempts import START, Attempt, By
 from hotreload.events import (
     GateChanged,
 )
@@ -13,10 +14,7 @@ from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.features.compare.replay import HearingNow
 from hotreload.types import (
     NOISY,
-    START,
     AnsweringGeneration,
-    Attempt,
-    By,
     GateState,
     Generation,
     LoadFacts,

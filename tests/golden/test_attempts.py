@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
@@ -22,7 +23,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Event, GenerationEnded, PhaseEntered
-from hotreload.types import Attempt, Generation, LoadFacts, Mode, Noise, Revision
+from hotreload.types import Generation, LoadFacts, Mode, Noise, Revision
 from tests.core.conftest import World
 from tests.evidence import BLANK
 from tests.fakes import HANG, lost

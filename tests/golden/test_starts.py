@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from hotreload.attempts import By
 from hotreload.core.ledger import ServedBy
 from hotreload.errors import ConfigError, EngineLost, HotReloadError, ProbeFailed
-from hotreload.types import By, Generation, Reason, Revision
+from hotreload.types import Generation, Reason, Revision
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
 from tests.golden.observed import told_shortly

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
 from hotreload.hosts.life import rank_group
 from hotreload.hosts.life.follower import FollowerRefusal
 from hotreload.hosts.life.rank_group import meet
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.types import By
 from tests.hosts.memory import MemoryStore
 from tests.waiting import turn_until
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from hotreload.attempts import Attempt
 from hotreload.daemon import Daemon
 from hotreload.engine.sglang import SglangEngine
 from hotreload.events import AttemptFinished, Event, GenerationLive, WorkerMoved
@@ -20,7 +21,7 @@ from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
-from hotreload.types import Attempt, GateState, Generation
+from hotreload.types import GateState, Generation
 from tests.waiting import PATIENCE, Witness
 
 ENGINE_ARGS = (

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from hotreload.attempts import Attempt
 from hotreload.checkpoint import first_read
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import survey
 from hotreload.events import Progress
-from hotreload.types import UNREAD, Attempt, Checkpoint, Outcome, Phase, Staged
+from hotreload.types import UNREAD, Checkpoint, Outcome, Phase, Staged
 from tests.hub.local_hub import local_hub
 from tests.integration.from_hub import LABEL, FromHub
 from tests.integration.running import Load, one_daemon_marks, post

@@ -15,6 +15,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload import threads
+from hotreload.attempts import Attempt
 from hotreload.checkpoint import file_reader, first_read
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.check import check_checkpoint
@@ -26,7 +27,7 @@ from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, SourceScanned
 from hotreload.tiny import write_tiny
-from hotreload.types import UNREAD, Attempt, Checkpoint, Outcome, Phase, Staged
+from hotreload.types import UNREAD, Checkpoint, Outcome, Phase, Staged
 from tests.integration.running import (
     PROMPTS,
     Load,

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from hotreload import threads
+from hotreload.attempts import Attempt
 from hotreload.checkpoint import first_read
 from hotreload.events import PhaseEntered, Wait
 from hotreload.sources import directory
-from hotreload.types import Attempt, Outcome, Phase
+from hotreload.types import Outcome, Phase
 from tests.integration.running import (
     PROMPTS,
     Load,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.cli.serve import _start_facts
@@ -32,7 +33,7 @@ from hotreload.life.start.candidates import revision_of_model
 from hotreload.life.start.model_files import find_served_model
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
-from hotreload.types import By, Revision
+from hotreload.types import Revision
 from tests.golden.blanks import blanked, without_defaults
 from tests.golden.compare import Golden
 from tests.messages.ways import (

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.attempts import Attempt, PassedOver
 from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleNews
 from hotreload.features.compare.differences import report_of
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import KeyFigures, Rank, Readings, Setup
-from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
+from hotreload.types import Generation, Outcome, Reason, Revision
 from tests.evidence import judged
 from tests.observe.things import Counted, picture_of
 

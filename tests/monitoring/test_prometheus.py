@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AnswersWithheld,
@@ -33,16 +34,7 @@ from hotreload.features.pause.pause import PauseBegan
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Readings, ReplicaFigures, Setup
-from hotreload.types import (
-    NOISY,
-    AnsweringGeneration,
-    Attempt,
-    By,
-    GateState,
-    Generation,
-    Outcome,
-    Revision,
-)
+from hotreload.types import NOISY, AnsweringGeneration, GateState, Generation, Outcome, Revision
 from tests.evidence import judged
 from tests.integration.process import Process
 from tests.integration.running import request_for

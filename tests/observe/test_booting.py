@@ -1,8 +1,9 @@
 """What a start says of itself: which step, since when, how far, and how long it took last time."""
 
+from hotreload.attempts import START, Attempt, By
 from hotreload.events import Event, PhaseEntered, Progress, Wait
 from hotreload.picture.under_way import BootProgress
-from hotreload.types import START, Attempt, By, Outcome, Phase
+from hotreload.types import Outcome, Phase
 from tests.clock import Clock
 from tests.observe.things import STEP_7, STEP_8, ended
 

@@ -6,21 +6,14 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, PhaseEntered, SourceScanned
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.json_fields import iso as iso_of
 from hotreload.picture.checkpoints import LONGEST_WHY, Checkpoints
 from hotreload.picture.picture import Picture
-from hotreload.types import (
-    NOISY,
-    By,
-    Generation,
-    Outcome,
-    Phase,
-    Reason,
-    Revision,
-)
+from hotreload.types import NOISY, Generation, Outcome, Phase, Reason, Revision
 from tests.observe.things import NOON, ended, rejected
 
 ONE, TWO, THREE = (Revision(str(n) * 8, f"step_{n}") for n in (1, 2, 3))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hotreload.attempts import By, PassedOver
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
@@ -44,7 +45,7 @@ from hotreload.features.departure.departure import DepartureBegan, DepartureOver
 from hotreload.features.pause.pause import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History
-from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
+from hotreload.types import GateState, Mode, Outcome, Phase, Reason, ReplicaState
 from tests.event_kinds import KINDS
 from tests.evidence import WORD
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import START, Attempt, By
 from hotreload.events import AttemptFinished
 from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
 from hotreload.observe.log import canonical_fields
 from hotreload.picture.history import Loads, loading_of
-from hotreload.types import START, Attempt, By, LoadFacts
+from hotreload.types import LoadFacts
 from tests.observe.things import (
     NOON,
     OWN,

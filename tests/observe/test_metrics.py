@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.attempts import START, By
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AttemptFinished,
@@ -35,9 +36,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, ReplicaFigures, S
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import (
     NOISY,
-    START,
     AnsweringGeneration,
-    By,
     EngineLoad,
     GateState,
     Outcome,

@@ -2,11 +2,12 @@
 
 from collections import deque
 
+from hotreload.attempts import Attempt
 from hotreload.core.ledger import Ledger
 from hotreload.events import GenerationLive, RevisionWanted
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.report import LONGEST_MESSAGE, shorten
-from hotreload.types import Attempt, Reason
+from hotreload.types import Reason
 from tests.observe.test_metrics import after, families
 from tests.observe.things import STEP_7, STEP_8, generation, rejected
 

@@ -1,10 +1,11 @@
 """Folders that are passed over: told once in the log, counted in a metric, named in the status."""
 
+from hotreload.attempts import PassedOver
 from hotreload.cli.client.texts import status_text
 from hotreload.errors import PASSED_OVER
 from hotreload.events import FoldersPassedOver
 from hotreload.observe.log import NewlyPassedOver
-from hotreload.types import PassedOver, Reason
+from hotreload.types import Reason
 from tests.cli.test_top_frame import shown as top
 from tests.observe.test_log import logged
 from tests.observe.test_metrics import after as measured

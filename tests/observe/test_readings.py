@@ -1,8 +1,9 @@
 """What metrics read of the ledger: the last failure, and when something new went live."""
 
+from hotreload.attempts import Attempt
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.observe.readings import last_failure, new_at
-from hotreload.types import NOISY, Attempt, Outcome, Revision
+from hotreload.types import NOISY, Outcome, Revision
 
 
 def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.cli.client.show import ago, for_here
 from hotreload.cli.client.texts import status_text, words_of, words_of_judges
 from hotreload.cli.client.top_frame import frame, write_line
@@ -38,16 +39,7 @@ from hotreload.picture.history import History
 from hotreload.picture.picture import State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.words import TONES
-from hotreload.types import (
-    AnsweringGeneration,
-    By,
-    GateState,
-    Mode,
-    Outcome,
-    Phase,
-    Reason,
-    Revision,
-)
+from hotreload.types import AnsweringGeneration, GateState, Mode, Outcome, Phase, Reason, Revision
 from tests.evidence import WORD, judged
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live

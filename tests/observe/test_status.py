@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hotreload.attempts import Attempt, By, Refusal
 from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import (
     AttemptFinished,
@@ -27,18 +28,7 @@ from hotreload.events import (
 from hotreload.json_fields import loading_fields
 from hotreload.picture.picture import Rank, Readings, ReplicaFigures, Setup
 from hotreload.picture.status import SHOWN_SECONDS, refusals_shown
-from hotreload.types import (
-    NOISY,
-    AnsweringGeneration,
-    Attempt,
-    By,
-    GateState,
-    Mode,
-    Outcome,
-    Phase,
-    Refusal,
-    Revision,
-)
+from hotreload.types import NOISY, AnsweringGeneration, GateState, Mode, Outcome, Phase, Revision
 from tests.clock import Clock
 from tests.observe.things import (
     NOON,

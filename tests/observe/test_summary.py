@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import By, PassedOver
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,
@@ -22,7 +23,7 @@ from hotreload.events import (
 )
 from hotreload.picture.picture import Rank, ReplicaFigures
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
-from hotreload.types import NOISY, By, Outcome, PassedOver, Phase, Reason, Revision
+from hotreload.types import NOISY, Outcome, Phase, Reason, Revision
 from tests.observe.test_replicas import BOTH, lost
 from tests.observe.test_status import BOOTED, Pages, after, sealed
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, refusal, rejected

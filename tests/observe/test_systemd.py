@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.ledger import Ledger
 from hotreload.events import (
     AttemptFinished,
@@ -32,7 +33,6 @@ from hotreload.observe.systemd import (
 from hotreload.picture.picture import Picture, Rank, Setup
 from hotreload.settings.load import load
 from hotreload.types import (
-    Attempt,
     GateState,
     Generation,
     Mode,

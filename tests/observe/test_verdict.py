@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,
@@ -15,7 +16,7 @@ from hotreload.events import (
     Wait,
 )
 from hotreload.features.bake.evidence import Bake, BakeOutcome
-from hotreload.types import Attempt, By, GateState, Outcome
+from hotreload.types import GateState, Outcome
 from tests.evidence import judged
 from tests.observe.things import (
     NOON,

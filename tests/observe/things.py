@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hotreload.attempts import Attempt, Refusal
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
 from hotreload.features import FEATURES
@@ -13,16 +14,7 @@ from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
-from hotreload.types import (
-    Attempt,
-    Generation,
-    LoadFacts,
-    Outcome,
-    Phase,
-    Reason,
-    Refusal,
-    Revision,
-)
+from hotreload.types import Generation, LoadFacts, Outcome, Phase, Reason, Revision
 from tests.evidence import REASONS, WORD, judged
 from tests.features.given import report_of as default_report_of
 

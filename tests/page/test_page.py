@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt, By, PassedOver, Refusal
 from hotreload.core.ledger import Overrule
 from hotreload.errors import BadRequest, Busy
 from hotreload.events import (
@@ -37,19 +38,7 @@ from hotreload.picture.status import Status
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.server_limits import UNNAMED, KeyTerms, Limits
-from hotreload.types import (
-    AnsweringGeneration,
-    Attempt,
-    By,
-    Generation,
-    Mode,
-    Outcome,
-    PassedOver,
-    Phase,
-    Reason,
-    Refusal,
-    Revision,
-)
+from hotreload.types import AnsweringGeneration, Generation, Mode, Outcome, Phase, Reason, Revision
 from tests.evidence import judged
 from tests.fake_answers import FOR_EVER
 from tests.observe.test_replicas import BOTH, lost

@@ -5,9 +5,9 @@ CONTRIBUTING.md walks through it. No list names it: tests hand it to a daemon.
 
 from dataclasses import dataclass
 
+from hotreload.attempts import Evidence
 from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import setting
-from hotreload.types import Evidence
 
 REASON = "frozen_field"
 REASONS = {REASON: ("it changes a frozen field of config.json", "restart with it as the model")}

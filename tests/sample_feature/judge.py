@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from hotreload.attempts import Evidence
 from hotreload.core.judge import Case
 from hotreload.core.ports import Engine
 from hotreload.errors import CheckpointRejected, NotJudged
 from hotreload.threads import in_thread
-from hotreload.types import Evidence
 from tests.sample_feature import BLANK, REASON
 
 

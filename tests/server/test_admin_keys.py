@@ -8,11 +8,11 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from hotreload.attempts import By
 from hotreload.json_fields import by_fields
 from hotreload.picture.words import describe_order
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server_limits import UNNAMED
-from hotreload.types import By
 from tests.server.test_sglang import GUARDED
 from tests.server.world import World, attempt, serve
 from tests.waiting import PATIENCE

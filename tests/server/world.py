@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 import httpx
 from starlette.routing import Route
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.ledger import Ledger
 from hotreload.core.way_in.admission import Admission
 from hotreload.core.way_in.entrance import Entrance
@@ -36,8 +37,6 @@ from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.types import (
     AnsweringGeneration,
-    Attempt,
-    By,
     EngineLoad,
     Generation,
     Lease,

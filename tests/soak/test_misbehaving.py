@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.events import Warmup
 from hotreload.features.bake.evidence import BakeChanged, BakeOutcome
 from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import BASE_TEXT, TUNED_TEXT
 from hotreload.tiny.trainer import TUNED_STEPS
-from hotreload.types import Attempt, Outcome
+from hotreload.types import Outcome
 from tests.bench.test_unnoticed import figures_of
 from tests.integration.running import Running
 from tests.tiny.conversions import write_wrong

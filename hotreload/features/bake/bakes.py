@@ -10,6 +10,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
+from hotreload.attempts import ROLLBACK, Attempt
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.background import Leave
 from hotreload.errors import EngineLost
@@ -28,7 +29,7 @@ from hotreload.features.bake.evidence import (
 )
 from hotreload.features.bake.one_bake import OneBake, WayOut
 from hotreload.features.bake.rule import MIN_ANSWERS, BakeSettings
-from hotreload.types import ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
+from hotreload.types import Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 

@@ -7,12 +7,13 @@ from enum import StrEnum
 from logging import INFO, WARNING
 from typing import Any, TypedDict
 
+from hotreload.attempts import Evidence
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake.signals import Signal
 from hotreload.figures import percent
 from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.picture.words import AttemptWords, plain
-from hotreload.types import Evidence, Reason, Revision
+from hotreload.types import Reason, Revision
 
 BAKE = "bake"
 """The name of its evidence, the verb of what it does, and the code of its refusals."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from hotreload.attempts import Attempt
 from hotreload.events import Event
 from hotreload.features.bake.evidence import (
     CONVICTED_ANSWERS,
@@ -15,7 +16,7 @@ from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, WishVerdict, counter, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, plain
-from hotreload.types import Attempt, Revision
+from hotreload.types import Revision
 
 ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, BakeOutcome.HELD))
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, override
 
+from hotreload.attempts import Evidence
 from hotreload.events import Event
 from hotreload.picture.words import AttemptWords, Fields, plain
 from hotreload.setting import Bounds, Deadline, SettingsOfFeature, setting
-from hotreload.types import Evidence, Revision
+from hotreload.types import Revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from hotreload.attempts import Evidence
 from hotreload.events.event import LateEvidence
 from hotreload.json_fields import Fields, revision_fields, round_numbers
 from hotreload.picture.words import AttemptWords, count_of, plain
-from hotreload.types import Evidence, Revision
+from hotreload.types import Revision
 
 ALL_PAIRS = 3
 """The most answers that differ which the words show at length; in short they show one."""

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
+from hotreload.attempts import Evidence
 from hotreload.behaviour import HeardRequest
 from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Case, check_can_ask
@@ -30,7 +31,7 @@ from hotreload.features.compare.evidence import LiveCompared, evidence_of
 from hotreload.features.compare.replay import RequestRecorder, also_by_heard
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.threads import deadline
-from hotreload.types import Evidence, Generation, Phase, Reason
+from hotreload.types import Generation, Phase, Reason
 
 log = logging.getLogger("hotreload.reload")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hotreload.attempts import Attempt
 from hotreload.events import AttemptEnd, Event
 from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.replay import HearingNow
@@ -12,7 +13,6 @@ from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of
-from hotreload.types import Attempt
 
 COMPARED_FIGURES = {
     "agreement": "Part of an answer that is the same up to the first different token",

@@ -15,6 +15,7 @@ from operator import attrgetter
 from urllib.parse import urlsplit
 
 from hotreload import __version__
+from hotreload.attempts import START, Attempt
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, Event
 from hotreload.features.notify.settings import NotifySettings
@@ -22,7 +23,7 @@ from hotreload.features.notify.signature import read_key, sign
 from hotreload.json_fields import Fields, iso
 from hotreload.picture.report import Family, FeatureReport, counter, gauge, shorten
 from hotreload.threads import in_thread
-from hotreload.types import START, Attempt, Outcome
+from hotreload.types import Outcome
 
 log = logging.getLogger("hotreload.notify")
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from logging import INFO, WARNING
 from typing import TypedDict
 
+from hotreload.attempts import By
 from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
@@ -23,7 +24,6 @@ from hotreload.picture.report import Family, FeatureReport, counter, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, who
 from hotreload.troubles import Trouble
-from hotreload.types import By
 
 PAUSE_LAPSED = "pause_lapsed"
 """The trouble of a pause that ran out of time: its caller did not end it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from hotreload.attempts import Attempt, By, Refusal
 from hotreload.core.ledger import (
     KEPT_ATTEMPTS,
     KEPT_GENERATIONS,
@@ -20,7 +21,7 @@ from hotreload.core.ledger import (
 )
 from hotreload.errors import CheckpointChanged
 from hotreload.json_fields import Fields, iso, round_numbers
-from hotreload.types import Attempt, By, Refusal, Revision
+from hotreload.types import Revision
 
 VERSION = 13
 """The version of the state file; a change of `Memory` raises it and adds to `_ADDED`."""

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from hotreload.attempts import REJECTIONS, START, Attempt, By
 from hotreload.core.attempt import Validate, prepare
 from hotreload.core.attempt_records import AttemptPolicy, Attempts
 from hotreload.core.ports import Source
@@ -50,9 +51,8 @@ from hotreload.life.start.whereabouts import (
     reject_on_fault,
     wait_for_mount,
 )
-from hotreload.reasons import REJECTIONS
 from hotreload.settings.sections import Settings
-from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
+from hotreload.types import Checkpoint, Revision, Served
 
 log = logging.getLogger("hotreload.boot")
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotreload.attempts import Attempt
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.judge import (
     ASKED,
@@ -22,7 +23,7 @@ from hotreload.errors import ConfigError, EngineLost
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.model_files import changes
 from hotreload.life.start.start_troubles import Doubt
-from hotreload.types import Attempt, Checkpoint, Generation, Phase, Staged
+from hotreload.types import Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload import json_fields
+from hotreload.attempts import Attempt
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
@@ -30,7 +31,7 @@ from hotreload.server.orders import abort, carry_out, check_name, flush_all, req
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import checksums, named_checksums
-from hotreload.types import Attempt, Outcome
+from hotreload.types import Outcome
 
 
 class UpdatedFields(TypedDict):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import START, Attempt
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.errors import AnswerNonfinite, EngineLost
@@ -24,7 +25,7 @@ from hotreload.features.bake.evidence import (
     bake_of,
 )
 from hotreload.features.bake.rule import MIN_ANSWERS, BakeSettings
-from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision
+from hotreload.types import Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
 from tests.features.admissions import end_answer, listening

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import SourceUnavailable
 from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.judge import CommandJudge
-from hotreload.types import Attempt, Mode, Outcome, Revision, Staged
+from hotreload.types import Mode, Outcome, Revision, Staged
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 

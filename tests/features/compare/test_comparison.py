@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.behaviour import NOTED, AnswerCheck, Answered, Led, Question, Text, questions
 from hotreload.core.judge import Judge
 from hotreload.errors import AnswerNonfinite, EngineLost, NotEnoughMemory, ProbeFailed
@@ -23,7 +24,7 @@ from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
 from hotreload.setting import NamedFile
-from hotreload.types import Attempt, Generation, Mode, Outcome, Phase, Reason, Revision, Staged
+from hotreload.types import Generation, Mode, Outcome, Phase, Reason, Revision, Staged
 from tests.core.overlapping import Overlapping
 from tests.evidence import in_json
 from tests.fakes import END, HANG, FakeEngine

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.behaviour import Answered, Question
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
 from hotreload.features.compare.comparison import FEWEST_HEARD
 from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
-from hotreload.types import Attempt, Outcome, Revision, Staged
+from hotreload.types import Outcome, Revision, Staged
 from tests.fakes import FakeEngine
 from tests.features.admissions import end_answer, listening
 from tests.features.compare.test_comparison import (

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import START, Attempt, By
 from hotreload.errors import ConfigError
 from hotreload.events import AttemptFinished
 from hotreload.features import FEATURES
@@ -21,7 +22,7 @@ from hotreload.features.notify import receiver as posting
 from hotreload.features.notify.receiver import MOST_WAITING, EndNotices, NotifyReport, Receiver
 from hotreload.features.notify.settings import NotifySettings
 from hotreload.life.acceptance import read_settings
-from hotreload.types import START, Attempt, By, Outcome, Reason, Revision
+from hotreload.types import Outcome, Reason, Revision
 from tests.features.receiver import Receiver as Server
 from tests.integration.running import Running, post
 from tests.waiting import turn_until

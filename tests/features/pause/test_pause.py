@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
 from hotreload.events import Event, TroubleNews
 from hotreload.features.pause.pause import Pause, PauseBegan, PauseOver, RunningRequests
-from hotreload.types import By, Generation, Lease, Revision
+from hotreload.types import Generation, Lease, Revision
 from tests.waiting import turn_until
 
 ONE = Generation(1, Revision("a"), "f1", 0.0)

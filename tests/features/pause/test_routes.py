@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.requests import Request
 
+from hotreload.attempts import By
 from hotreload.core.ledger import Ledger
 from hotreload.errors import NotServing
 from hotreload.features.pause.pause import Pause
@@ -19,7 +20,7 @@ from hotreload.hosts.life.follower import FollowerRefusal
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture
-from hotreload.types import By, Lease
+from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, serve
 
 ENDED_AS_ASKED = "asked"

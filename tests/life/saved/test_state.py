@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import By
 from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import Event, StateSaved, TroubleNews
 from hotreload.life.saved.state import StateFile
 from hotreload.life.saved.state_json import VERSION
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED
-from hotreload.types import By, Generation, Phase, Revision
+from hotreload.types import Generation, Phase, Revision
 from tests.waiting import PATIENCE
 
 VERSION_1 = """{

@@ -9,20 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hotreload.attempts import Attempt, By
 from hotreload.core.ledger import Ledger
 from hotreload.life.saved.state import FORMER, NEWEST, NUMBER, keep_aside, note_number, write
 from hotreload.life.saved.state import read_newest as read
 from hotreload.life.saved.state_json import to_json
-from hotreload.types import (
-    Attempt,
-    By,
-    Generation,
-    LoadFacts,
-    Outcome,
-    Phase,
-    Reason,
-    Revision,
-)
+from hotreload.types import Generation, LoadFacts, Outcome, Phase, Reason, Revision
 
 DAMAGES = 400
 

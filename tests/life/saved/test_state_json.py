@@ -9,24 +9,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from hotreload.attempts import NOT_PROBED, Attempt, By, Evidence
 from hotreload.cli.client.texts import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.features.bake.evidence import Bake, bake_fields, bake_of
 from hotreload.features.compare.evidence import Behaviour, BothAnswers, behaviour_fields
 from hotreload.life.saved.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.picture.history import History
-from hotreload.types import (
-    NOT_PROBED,
-    Attempt,
-    By,
-    Evidence,
-    Generation,
-    LoadFacts,
-    Outcome,
-    Phase,
-    Reason,
-    Revision,
-)
+from hotreload.types import Generation, LoadFacts, Outcome, Phase, Reason, Revision
 from tests.evidence import BLANK, in_json, judged
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.attempt_records import Attempts
@@ -45,16 +46,7 @@ from hotreload.settings.load import Settings
 from hotreload.settings.tables import read_table
 from hotreload.tiny import write_tiny
 from hotreload.troubles import OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
-from hotreload.types import (
-    Attempt,
-    Checkpoint,
-    Generation,
-    Outcome,
-    Phase,
-    Reason,
-    Revision,
-    Served,
-)
+from hotreload.types import Checkpoint, Generation, Outcome, Phase, Reason, Revision, Served
 from tests.fakes import HANG, FakeEngine, FakeSource, Steps, unread
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.nobody import as_nobody

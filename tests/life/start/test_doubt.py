@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from hotreload.attempts import Attempt
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
 from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleNews, Warmup
 from hotreload.life.start.start_troubles import Doubt
-from hotreload.types import Attempt, Outcome, Revision
+from hotreload.types import Outcome, Revision
 from tests.fakes import HANG, FakeEngine, Steps
 from tests.waiting import turn_until
 

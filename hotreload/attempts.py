@@ -1,9 +1,124 @@
-"""Reasons of the kernel to refuse a checkpoint: what each means, and what to do.
+"""An attempt: its caller, what came of it, and the reasons of the kernel to refuse one.
 
-The table of docs/reference.md is made of them, and `hotreload explain` reads that.
+The table of docs/reference.md is made of these reasons, and `hotreload explain` reads that.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hotreload.types import LoadFacts, Outcome, Phase, Reason, Revision
+
+START = "start"
+"""The verb of what a start of the daemon tries."""
+ROLLBACK = "rollback"
+"""The verb of a rollback; of one that also pins, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """The caller of a change, with the time and the caller's reason."""
+
+    verb: str
+    """reload, rollback, perturb, version, pin or unpin; START for what a start tried, the name of a
+    feature for what it did because of clients' answers."""
+    uid: int | None
+    pid: int | None
+    at: float
+    """Wall-clock seconds."""
+    reason: str = ""
+    address: str = ""
+    """The caller's address over TCP, with an admin key: the kernel knows no user then."""
+    route: str = ""
+    """The route of another server's API that the caller used; empty for our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The findings of one judge on new weights."""
+
+    name: str
+    """The judge's; PROBE for the kernel's own."""
+    outcome: str = "none"
+    """A word of that judge's; `none` where it was not asked."""
+    words: str = ""
+    """The same for people."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The fields that it adds to the attempt's document; JSON has a word for each of them."""
+
+
+PROBE = "probe"
+NOT_PROBED = Evidence(PROBE, facts={"unproven": None})
+"""`unproven` is the reason why a dry run could not ask the probes."""
+
+
+def replace_evidence(evidence: tuple[Evidence, ...], new: Evidence) -> tuple[Evidence, ...]:
+    """Put new evidence in the place of what has its name, else at the end."""
+    if new.name not in [each.name for each in evidence]:
+        return (*evidence, new)
+    return tuple(new if each.name == new.name else each for each in evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to make a revision live, and what came of it."""
+
+    revision: Revision
+    outcome: Outcome
+    reason: Reason | None
+    phases: Mapping[Phase, float]
+    pause_seconds: float
+    finished_at: float
+    generation: int | None = None
+    rolled_back: bool = False
+    fingerprints: tuple[str, str] | None = None
+    """Of what was live before and after it, if it went live."""
+    by: By | None = None
+    """The operator or feature that ordered it, or the start; None if the source wished it."""
+    loading: LoadFacts | None = None
+    """The way its weights were staged, if they were."""
+    dry_run: bool = False
+    """True if nothing was to go live or be refused whatever came of it."""
+    version: str = ""
+    """The version of the attempt's weights; empty if they got none and never answered."""
+    evidence: tuple[Evidence, ...] = (NOT_PROBED,)
+    """The findings of each judge; those of judges that are gone are kept."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields that all evidence adds to its document."""
+        return {name: fact for each in self.evidence for name, fact in each.facts.items()}
+
+    def with_evidence(self, new: Evidence) -> "Attempt":
+        """Return it with new evidence on its weights."""
+        return replace(self, evidence=replace_evidence(self.evidence, new))
+
+    @property
+    def is_of_a_start(self) -> bool:
+        """True if a start of the daemon tried it, before anything was live."""
+        return self.by is not None and self.by.verb == START
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A revision that is not tried again until its bytes change or an operator forces it."""
+
+    revision: Revision
+    reason: Reason
+    at: float
+    probes: str = ""
+    """A digest of the probes that it failed: by others it is asked once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A folder that was probably meant as a checkpoint and is never tried, and why."""
+
+    label: str
+    reason: Reason
+
+
+# --- reasons --------------------------------------------------------------------------------------
 
 type ReasonWords = Mapping[str, tuple[str, str]]
 """The meaning of a code and what to do about it, by the code."""
