@@ -28,12 +28,12 @@ from tests.bench.checkpoints import (
     by_upstream,
     model,
 )
-from tests.bench.figures import median
+from tests.bench.figures import median, noise
 from tests.engine import real
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
-ROUNDS = 5
+ROUNDS = int(os.environ.get("HOTRELOAD_BENCH_ROUNDS", "5"))
 BY_OURS, COPIED, BARE = "our own loader", "upstream's, of a private copy", "upstream's, bare"
 BY_SPARE = "our own, staging_threads = auto"
 READ, PUT, TURNED = "reading alone", "placing alone, as in the file", "placing alone, turned"
@@ -147,12 +147,12 @@ async def test_how_long_staging_takes(tmp_path: Path, shape: Shape) -> None:
     print(f"\nstaging {size:.2f} GB in {loading[0].leaves_staged} leaves")
     limit = max(median(took[kind]) for kind in (READ, TURNED))
     for name, values in took.items():
-        middle = median(values)
-        print(f"{name:32} {middle:6.2f} s ({min(values):.2f}-{max(values):.2f})", end="")
-        print(f"   {size / middle:5.2f} GB/s   bare {median(took[BARE]) / middle:4.1f}", end="")
-        print(f"   limit {limit / middle:4.0%}", end="")
-        spent = processors[name]
-        print(f"   {median(spent):5.2f} processor seconds" if spent else "")
+        middle, spent = median(values), processors[name]
+        print(f"{name:32} {middle:6.3f} s ({min(values):.3f}-{max(values):.3f})", end="")
+        print(f" noise {noise(values):4.0%}   {size / middle:5.2f} GB/s", end="")
+        print(f"   bare over this: median {median(took[BARE]) / middle:5.2f}", end="")
+        print(f", least {min(took[BARE]) / min(values):5.2f}   limit {limit / middle:4.0%}", end="")
+        print(f"   processor {median(spent):.2f} s, least {min(spent):.2f}" if spent else "")
     plots.bars(
         f"staging-{size:.1f}-gb",
         f"Staging {size:.2f} GB, median of {ROUNDS}",

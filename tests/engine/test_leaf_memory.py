@@ -2,6 +2,8 @@
 
 import gc
 import mmap
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -185,20 +187,65 @@ def test_a_leaf_is_turned_in_pieces_and_placed_without_a_copy(
     memory: LeafMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call around a piece takes time, whatever its size, and `device_put` twice as much."""
-    pieces, place = list[int](), host_arrays.place_array
+    pieces, transpose = list[tuple[int, Any]](), host_arrays._transpose
 
-    def counted(array: Any, sharding: Any) -> jax.Array:
-        pieces.append(array.nbytes)
-        return place(array, sharding)
+    def counted(piece: Any, cpu: Any) -> Any:
+        pieces.append((piece.nbytes, piece.dtype))
+        return transpose(piece, cpu)
 
-    monkeypatch.setattr(host_arrays, "place_array", counted)
-    live = jax.device_put(np.zeros((2048, 4096), np.uint16), jax.devices()[0])
-    monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("it takes longer"))
-    held = memory.take(live.nbytes).view(np.uint16).reshape(live.shape)
-    lay(np.ones((4096, 2048), np.uint16).T, held)
-    assert pieces == [512 << 10] * 32
+    monkeypatch.setattr(host_arrays, "_transpose", counted)
+    live = jax.device_put(np.zeros((2048, 4096), ml_dtypes.bfloat16), jax.devices()[0])
+    for slow in ("device_put", "make_array_from_callback"):
+        monkeypatch.setattr(jax, slow, lambda *_: pytest.fail("it takes longer"))
+    held = memory.take(live.nbytes).view(live.dtype).reshape(live.shape)
+    lay(np.ones((4096, 2048), live.dtype).T, held)
+    assert pieces == [(512 << 10, np.uint16)] * 32
+    monkeypatch.undo()
     (leaf,) = own._place([held], [live])
     assert (begin_of(leaf), leaf.sharding) == (held.ctypes.data, live.sharding)
+
+
+def test_leaves_lie_in_large_pages_where_the_system_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, mapped = list[int](), mmap.mmap
+
+    class Mapped(mmap.mmap):
+        def madvise(self, advice: int, *place: int) -> None:
+            asked.append(advice)
+            raise OSError("this system has none")
+
+    monkeypatch.setattr(mmap, "mmap", Mapped)
+    assert len(LeafMemory().take(SIZE)) == SIZE
+    monkeypatch.setattr(mmap, "mmap", mapped)
+    assert asked[0] == mmap.MADV_HUGEPAGE
+
+
+def test_a_tensor_is_read_and_measured_in_few_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each step another thread may take Python's lock, and then this one waits for it."""
+    tensor = np.full((1024, 4096), 3, ml_dtypes.bfloat16)
+    save_file({"it": tensor}, tmp_path / "model.safetensors")
+    steps: Counter[str] = Counter()
+    reader = Reader(real.checked(tmp_path), Event(), lambda size: None)
+    live = jax.device_put(tensor, jax.devices()[0])
+
+    def count(module: Any, name: str) -> None:
+        step = getattr(module, name)
+
+        def counted(*args: Any, **more: Any) -> Any:
+            steps[name] += 1
+            return step(*args, **more)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(os, "preadv")
+    count(np, "dot")
+    count(np, "right_shift")
+    reader.make_leaves([((Ingredient("it", Rule(tensor.shape)),), live)])
+    reader.close()
+    assert steps == {"preadv": 4, "dot": 16, "right_shift": 8}, "of 8 MiB"
 
 
 def test_what_is_small_is_left_to_python() -> None:

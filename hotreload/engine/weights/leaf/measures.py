@@ -22,9 +22,10 @@ from hotreload.engine.weights.memory.host_arrays import in_order, is_on_host, on
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
-MEASURED_AT_A_TIME = 1 << 20
-"""Bytes: few enough that they stay in a core's cache until all is known of them."""
-SQUARED_AT_A_TIME = 1 << 16
+MEASURED_AT_A_TIME = 1 << 21
+"""Bytes: few enough that a cache has them until all is known of them, and as few calls as that
+allows: each gives Python's lock up and takes it again, and two threads wait for each other."""
+SQUARED_AT_A_TIME = 1 << 18
 WORD = 4
 """Bytes of the words that are summed up."""
 

@@ -17,7 +17,7 @@ from hotreload.checkpoint.file_reader import Changed, HashedPieces, Readable
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.known_names import CASTABLE, STORED_DTYPES
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
-from hotreload.engine.weights.leaf.measures import One, Tally
+from hotreload.engine.weights.leaf.measures import MEASURED_AT_A_TIME, One, Tally
 from hotreload.engine.weights.leaf.on_device import (
     Arrived,
     add_to_stack,
@@ -40,9 +40,9 @@ from hotreload.engine.weights.memory.host_arrays import (
 from hotreload.engine.weights.memory.page_locked import LockedBuffers, ring_for
 from hotreload.types import Checkpoint, TensorBytes
 
-PIECE = 1 << 20
-"""Read, hashed and measured at a time: it stays in a core's cache until all is known of it."""
-LARGEST_PIECE, LONG_READ = 16 << 20, 0.002
+PIECE = MEASURED_AT_A_TIME
+"""Read, hashed and measured at a time."""
+LARGEST_PIECE, LONG_READ = 16 << 20, 0.004
 """Of storage that takes so many seconds for a read larger pieces are read."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
