@@ -245,7 +245,9 @@ def _on_host(array: Any) -> np.ndarray[Any, Any]:
     """
     given = plain(array)
     if _is_on_host(given):
-        return np.asarray(of_stack(array, np.asarray(given)))
+        # Asked itself it keeps numpy's view of it (jax 0.11), and its owner could not donate it.
+        view = np.asarray(given.to_device(given.sharding))
+        return np.asarray(of_stack(array, view))
     if not is_within_reach(array):
         return np.asarray(of_stack(array, np.asarray(given.copy())))
     part = of_stack(array, given)
