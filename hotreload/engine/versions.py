@@ -23,13 +23,13 @@ class Release:
     """A release that every test of ours passes on."""
 
     jax: str
-    """The version it is tested with, as its constraints file has it."""
+    """The version that all tests run with, as its constraints file has it."""
     install: str
     """The command that installs it, with a jax that it can be imported with."""
     can: Mapping[str, bool]
     """Things its engine can do, by the names of `Capabilities.named`."""
     runs_with: tuple[str, str] | None = None
-    """The oldest and the newest jax that it has run with; None where that was not tried."""
+    """The oldest and the newest jax that it is tested with; None where only one is."""
 
 
 SUPPORTED: Mapping[str, Release] = {
@@ -82,7 +82,7 @@ def why_untested() -> str | None:
     release = SUPPORTED.get(engine)
     if release is None:
         return f"sglang-jax {engine} is not tested; hotreload is tested with {list_supported()}"
-    if jax != release.jax:
+    if jax not in (release.jax, *(release.runs_with or ())):
         return f"sglang-jax {engine} is tested with jax {release.jax}, and jax {jax} is installed"
     return None
 
@@ -90,7 +90,7 @@ def why_untested() -> str | None:
 def why_refused() -> str | None:
     """Return why the installed release does not run with this jax; None where it may.
 
-    Within its range another jax than the tested one is only reported (`why_untested`).
+    Within its range a jax that is not tested is only reported (`why_untested`).
     """
     engine, jax = installed_version("sglang-jax") or "", installed_version("jax")
     release = SUPPORTED.get(engine)

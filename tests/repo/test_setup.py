@@ -368,18 +368,32 @@ def test_ci_runs_what_the_docs_say() -> None:
 
 def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
     script = (ROOT / ".ci/run").read_text()
-    (listed,) = re.findall(
-        r"^on_the_newer=\(\n +-m \"'real_engine and not at_night and not alike'\"\n(.*?)^\)",
+    lists = re.findall(
+        r"^(on_the_newe\w+)=\(\n +-m \"'real_engine and not at_night and not alike'\"\n(.*?)^\)",
         script,
         re.M | re.DOTALL,
     )
-    assert '.ci/judge ENGINE=0.1 WORKERS=1 ARGS="${on_the_newer[*]}"' in script
-    names = re.sub(r"^ *#.*$", "", listed, flags=re.MULTILINE).split()
-    for place, _, test in (name.partition("::") for name in names):
+    names = [re.sub(r"^ *#.*$", "", listed, flags=re.MULTILINE).split() for _, listed in lists]
+    runs = re.findall(r'^ +(\S* ?).ci/judge ENGINE=0.1 WORKERS=1 ARGS="\$\{(\w+)', script, re.M)
+    assert runs == [("", lists[0][0]), ("PYTHONPATH=$place_of_newest ", lists[1][0])]
+    left_out = {name.removeprefix("--ignore=") for name in names[0] if "=" in name}
+    assert left_out <= {*names[1]}
+    listed = {name for each in names for name in each} - {f"--ignore={name}" for name in left_out}
+    for place, _, test in (name.partition("::") for name in listed):
         assert (ROOT / place).exists()
         assert not test or f"def {test}(" in (ROOT / place).read_text()
     kinds = ("engine", "contracts", "openai", "sglang_routes", "replicas", "hosts")
-    assert [kind for kind in kinds if kind not in listed] == []
+    assert [kind for kind in kinds if not any(kind in name for name in listed)] == []
+
+
+def test_ci_runs_the_oldest_and_the_newest_jax_that_the_newer_engine_is_called_to_run_with() -> (
+    None
+):
+    release, script = SUPPORTED["0.1.0rc0"], (ROOT / ".ci/run").read_text()
+    assert release.runs_with is not None
+    oldest, newest = release.runs_with
+    assert oldest == release.jax
+    assert f"\nnewest_jax=(jax=={newest} jaxlib=={newest} flax==" in script
 
 
 def test_at_night_every_test_of_an_engine_runs_on_the_newer_one() -> None:
