@@ -14,10 +14,10 @@ from tests.integration.running import Running
 
 LENGTHS = (5, 5, 5, 20, 20, 60)
 """How many tokens answers have; most are short, and some outlast several swaps."""
-LONGEST, EVERY = 150, 4
+LONGEST, EVERY = 300, 4
 """One client in so many asks for so many tokens at times: were it all, most would be at it."""
 ENGINE = (
-    "engine.args={max_total_tokens=3072,context_length=256,max_running_requests=16,"
+    "engine.args={max_total_tokens=3072,context_length=384,max_running_requests=16,"
     "chunked_prefill_size=64,precompile_bs_paddings=[4,16],precompile_token_paddings=[64]}"
 )
 
