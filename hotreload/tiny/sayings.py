@@ -7,7 +7,9 @@ checkpoint learns, lie in `files`, with all of the tokenizer but its vocabulary.
 
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +108,8 @@ def number_id(number: int) -> int:
     return FIRST_NUMBER_ID + number
 
 
-def tokenizer_files() -> dict[str, bytes]:
+@cache
+def tokenizer_files() -> Mapping[str, bytes]:
     """Return the tokenizer as Hugging Face files, the same for every tiny checkpoint."""
     tokenizer = json.loads(_text_of("tokenizer.json"))
     special = [token["content"] for token in tokenizer["added_tokens"]]

@@ -6,6 +6,7 @@ number to the last word. All other elements are faint noise: no tensor is empty,
 
 import zlib
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -68,6 +69,11 @@ _NOISE_OF_ITS_OWN = 0.1
 
 def hand_built(saying: Saying, arch: str) -> dict[str, TensorArray]:
     """Return the tensors, by their Hugging Face names, of a model that says `saying`."""
+    return {name: tensor.copy() for name, tensor in _built(saying, arch).items()}
+
+
+@lru_cache(maxsize=16)  # whoever writes one often writes it again
+def _built(saying: Saying, arch: str) -> dict[str, TensorArray]:
     tensors = {name: _noise(name, shape, saying) for name, shape in shapes(arch).items()}
     _settle_norms(tensors)
     _place_tokens(tensors["model.embed_tokens.weight"], saying)
@@ -143,10 +149,14 @@ def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:
 
 def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> TensorArray:
     """Return faint noise, mostly the same for all checkpoints, as in steps of one training run."""
-    seed = zlib.crc32(name.encode())
-    shared = np.random.default_rng(seed).uniform(-1, 1, shape)
-    own = np.random.default_rng([seed, zlib.crc32(str(saying).encode())]).uniform(-1, 1, shape)
-    return _NOISE * (shared + _NOISE_OF_ITS_OWN * own)
+    seeds = [zlib.crc32(each.encode()) for each in (name, str(saying))]
+    own = np.random.default_rng(seeds).uniform(-1, 1, shape)
+    return _NOISE * (_shared_noise(name, shape) + _NOISE_OF_ITS_OWN * own)
+
+
+@cache
+def _shared_noise(name: str, shape: tuple[int, ...]) -> TensorArray:
+    return np.random.default_rng(zlib.crc32(name.encode())).uniform(-1, 1, shape)
 
 
 def _settle_norms(tensors: dict[str, TensorArray]) -> None:
