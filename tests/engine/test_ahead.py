@@ -17,6 +17,7 @@ import pytest
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
+from hotreload.engine.upstream.thread.rehearsal import Rehearsal
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 from tests.waiting import PATIENCE
 
@@ -136,6 +137,41 @@ def test_what_is_asked_names_as_many_places_as_it_takes_where_each_costs_time() 
         (4, 64, 20, True, False),
         (4, 64, 20, True, True),
         (4, 64, 32, False, False),
+    ]
+
+
+class NativeAttention:
+    """Attention is computed to every place that a batch names."""
+
+
+class Kernels:
+    """It is not, as on a TPU."""
+
+
+@pytest.mark.parametrize(
+    ("attention", "length", "places"),
+    [
+        (NativeAttention, 4095, {64: [512, 4095], 128: [4095], 512: [4095]}),
+        (NativeAttention, 400, {64: [400], 128: [400]}),  # no batch of 512 tokens names fewer
+        (NativeAttention, 128, {}),  # 32 requests name few
+        (Kernels, 4095, {}),
+    ],
+)
+def test_prompts_may_name_the_places_of_one_request_where_those_of_all_cost_time(
+    attention: type, length: int, places: dict[int, list[int]]
+) -> None:
+    class Worker:
+        def get_precompile_paddings(self) -> tuple[list[int], list[int], list[int]]:
+            return [64, 128, 512], [1, 32], [length, 32 * length]
+
+        def get_model_runner(self) -> Any:
+            return SimpleNamespace(attn_backend=attention())
+
+    upstreams: Any = SimpleNamespace(_client=Worker())
+    prompts = [BatchSize(True, 32, tokens, 32 * length) for tokens in (64, 128, 512)]
+    found = list(Rehearsal.with_fewer_places(upstreams, prompts))
+    assert found == [
+        BatchSize(True, 32, tokens, each) for tokens, some in places.items() for each in some
     ]
 
 
