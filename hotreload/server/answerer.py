@@ -115,11 +115,9 @@ class AnswerFormatter(Protocol):
 
     def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
         """Return the whole answer."""
-        ...
 
     def format_piece(self, answer: Fields, generation: Generation) -> list[Any]:
         """Return the events to send for the next piece of a stream."""
-        ...
 
     def format_end(self, generation: Generation) -> list[Any]:
         """Return the events to send after the last piece; as it is, none."""
@@ -127,7 +125,6 @@ class AnswerFormatter(Protocol):
 
     def format_error(self, error: HotReloadError) -> Any:
         """Return the event to send when a stream that has begun fails."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,6 @@ class Model(Protocol):
 
         An error before the first token is raised on entering the block.
         """
-        ...
 
 
 class _EndedUnread(Exception):

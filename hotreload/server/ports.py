@@ -20,18 +20,15 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """The encoder's name, equal to `encodes_as` of an engine that encodes alike."""
-        ...
 
     async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the request with ids in place of texts or chat; None if only the engine can.
 
         It checks the request as the engine does, and raises the same refusals.
         """
-        ...
 
     def make_texts(self, request: Mapping[str, Any]) -> "AnswerTexts":
         """Return the maker of the texts of the answers to a request that was encoded here."""
-        ...
 
 
 class AnswerTexts(Protocol):
@@ -39,7 +36,6 @@ class AnswerTexts(Protocol):
 
     def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
         """Return the piece, which is an answer's newest, with its text."""
-        ...
 
 
 class ClientAnswers[P](Protocol):
@@ -51,7 +47,6 @@ class ClientAnswers[P](Protocol):
     @property
     def encodes_as(self) -> str:
         """The name of the encoder: an `Encoder` of this name encodes alike. Empty if none does."""
-        ...
 
     async def prepare(self, request: Mapping[str, Any]) -> P:
         """Check a request in the engine's schema and encode its prompts, outside the loop.
@@ -63,7 +58,6 @@ class ClientAnswers[P](Protocol):
         `name` and `arguments` of each call so far, which are not in its text. `tool_choice` is
         `auto`, `required` or, for a single call, `one`. BadRequest names the field at fault.
         """
-        ...
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """Encode each of the texts in `text`, or the chat in `messages`, by the engine's tokenizer.
@@ -71,11 +65,9 @@ class ClientAnswers[P](Protocol):
         The other fields are `add_special_tokens`, true by default, for texts, and `template_args`
         for a chat. A text may be longer than a prompt, up to a limit; then BadRequest.
         """
-        ...
 
     async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
         """Decode each list of ids; BadRequest names one that is not in the vocabulary."""
-        ...
 
     def generate(
         self, prepared: P, weights: Staged | None = None
@@ -86,14 +78,12 @@ class ClientAnswers[P](Protocol):
         `stream` there is one item, a list for a batch. With `stream` each item is one answer with
         its whole `text` so far, and in a batch its `index`. BadRequest comes before any item.
         """
-        ...
 
     async def abort_asked(self, rid: str | None) -> int:
         """Abort the clients' requests with this id, or all if None; return their number.
 
         Each answer ends with its text so far and the finish reason `abort`, whose code is `asked`.
         """
-        ...
 
 
 class ReadableWeights(Protocol):
@@ -101,14 +91,12 @@ class ReadableWeights(Protocol):
 
     async def checksums(self) -> dict[str, int]:
         """Compute the checksum of each live leaf now."""
-        ...
 
     async def first_values(self, name: str, most: int) -> list[Any]:
         """Return the first numbers, or rows, of a live leaf, or of a checkpoint's tensor.
 
         BadRequest if no leaf or tensor has the name, and on an engine over several hosts.
         """
-        ...
 
 
 class PrefixCaches(Protocol):
@@ -120,7 +108,6 @@ class PrefixCaches(Protocol):
         Running requests go on unchanged. An engine that cannot overlap drops none here: its swaps
         drop all.
         """
-        ...
 
 
 class Replays[P](Protocol):
@@ -131,7 +118,6 @@ class Replays[P](Protocol):
 
         Prompts that do not fit beside many others are left out.
         """
-        ...
 
 
 class AnsweringEngine[P](Protocol):
@@ -140,26 +126,21 @@ class AnsweringEngine[P](Protocol):
     @property
     def answers(self) -> ClientAnswers[P]:
         """Prepares requests and answers them."""
-        ...
 
     @property
     def weights(self) -> ReadableWeights:
         """The live weights."""
-        ...
 
     @property
     def switch(self) -> PrefixCaches:
         """The cached prefixes."""
-        ...
 
     @property
     def unseen(self) -> Replays[P]:
         """Says which requests can be replayed."""
-        ...
 
     def facts(self) -> Mapping[str, Any]:
         """Return the model, devices and settings of the engine, under upstream's names."""
-        ...
 
 
 class Admitter[P](Protocol):
@@ -170,12 +151,10 @@ class Admitter[P](Protocol):
 
         NotServing if no request will be admitted.
         """
-        ...
 
     @property
     def lets_in(self) -> bool:
         """True if requests are admitted now, or will be after a swap."""
-        ...
 
     def admit(
         self, asked: Conditions = UNCONDITIONAL
@@ -186,7 +165,6 @@ class Admitter[P](Protocol):
         wanted generation does not come in time. GenerationGone if the wanted weights no longer
         answer.
         """
-        ...
 
 
 class Entrance[P](Admitter[P], Protocol):
@@ -194,19 +172,15 @@ class Entrance[P](Admitter[P], Protocol):
 
     def engines(self) -> Sequence[AnsweringEngine[P]]:
         """List all engines that answer; NotServing when there is none."""
-        ...
 
     def inspect(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Lease an engine to read from it, also during a pause. NotServing as for `admit`."""
-        ...
 
     def check_answers_here(self) -> None:
         """Raise NotServing if another host of the engine admits the requests."""
-        ...
 
     async def wait_until_empty(self, within: float) -> None:
         """Wait until no request is inside; DrainTimedOut if that takes longer than `within`."""
-        ...
 
 
 class OtherProcess:
@@ -241,15 +215,12 @@ class Metrics(Protocol):
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count a request that ended; code 499 if the client left, 503 if the server cut it off."""
-        ...
 
     def first_token(self, seconds: float) -> None:
         """Record the seconds from a request to the first chunk of its stream."""
-        ...
 
     def tokens(self, count: int) -> None:
         """Count generated tokens."""
-        ...
 
 
 class MetricsPage(Metrics, Protocol):
@@ -257,7 +228,6 @@ class MetricsPage(Metrics, Protocol):
 
     def latest(self) -> Future[bytes]:
         """Return the page for a scraper. Requests share the future: do not cancel it."""
-        ...
 
 
 Admit = Callable[[Request], Awaitable[None]]

@@ -115,11 +115,9 @@ class SlotHolder(Protocol):
     @property
     def is_closable(self) -> bool:
         """True if the connection is idle and all its answers are written."""
-        ...
 
     def shutdown(self) -> None:
         """Close the connection."""
-        ...
 
 
 class ConnectionSlots:
