@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -112,6 +112,13 @@ async def deadline(within: float | None, what: str, setting: str) -> AsyncIterat
         raise SourceUnavailable(
             f"{what} took longer than {within:g} s ({setting})", code="timed_out"
         ) from error
+
+
+async def wait_at_most(seconds: float | None, event: asyncio.Event) -> None:
+    """Wait until the event is set, or for so many seconds; not at all if they are over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def in_thread[T](

@@ -24,6 +24,7 @@ from hotreload.core.progress import WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved, Recognized
 from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Wait
+from hotreload.threads import wait_at_most
 from hotreload.types import Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
@@ -211,9 +212,8 @@ class Reconciler:
         await self.attempts.save()
 
     async def _sleep(self, until: float | None) -> None:
-        timeout = None if until is None else max(0.0, until - self.attempts.clock())
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.attempts.news.wait(), timeout)
+        seconds = None if until is None else until - self.attempts.clock()
+        await wait_at_most(seconds, self.attempts.news)
 
     def _publish_waiting(self, why: str | None) -> None:
         if why != self._waiting:

@@ -24,7 +24,7 @@ from hotreload.server.workers.messages import Message, MessageKind, Wire
 from hotreload.server.workers.remote_model import WorkerRequests
 from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
-from hotreload.threads import in_thread
+from hotreload.threads import in_thread, wait_at_most
 
 log = logging.getLogger("hotreload.worker")
 
@@ -113,8 +113,7 @@ class KeptWorker:
                 failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
                 again_in = min(LONGEST_PAUSE, 2.0 ** (failures - 1) - 1)
                 terms.publish(WorkerMoved(self.index, is_serving=False, why=why, again_in=again_in))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._going.wait(), again_in)
+                await wait_at_most(again_in, self._going)
         finally:
             self.runs = False
 

@@ -8,7 +8,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -33,7 +32,7 @@ from hotreload.server_limits import KeyTerms, Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings, reread
 from hotreload.settings.tables import values_of
-from hotreload.threads import deadline, in_thread
+from hotreload.threads import deadline, in_thread, wait_at_most
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from hotreload.types import Checkpoint, Revision, Served
 
@@ -225,9 +224,7 @@ class SecretFiles:
                 continue
             self._go_by(name, found, fault, changed)
             del found
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AT_SECRETS_SECONDS):
-                    await self._asked[name].wait()
+            await wait_at_most(LOOK_AT_SECRETS_SECONDS, self._asked[name])
 
     async def _look(self, name: str) -> tuple[Any, str | None]:
         """Return what the file holds, or None and why it cannot be read."""

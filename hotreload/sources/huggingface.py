@@ -24,7 +24,7 @@ from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import BY_OPTIONS, FaultKind, HubCall, HubFault, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
 from hotreload.sources.place import folder_below
-from hotreload.threads import in_thread
+from hotreload.threads import in_thread, wait_at_most
 from hotreload.types import Phase, Revision
 
 LOOKS_APART = 0.5
@@ -216,10 +216,10 @@ class HuggingFaceSource:
     async def _sleep(self, pause: float) -> None:
         """Sleep until the next look is due or a wake-up, and the hub may be asked again."""
         least = max(self._patience.silence, min(LOOKS_APART, pause))
-        await _set_within(self._closed, least)
+        await wait_at_most(least, self._closed)
         if not self._closed.is_set():
-            await _set_within(self._woken, pause - least)
-            await _set_within(self._closed, self._patience.silence)  # new since then
+            await wait_at_most(pause - least, self._woken)
+            await wait_at_most(self._patience.silence, self._closed)  # new since then
 
     def _report_waiting(self, waiting: str | None) -> None:
         if waiting != self._waiting:
@@ -293,12 +293,6 @@ def _next_time(fault: SourceUnavailable, pause: float) -> str:
     if fault.code == FaultKind.DENIED.value:
         return f"the daemon asks again in {pause / 60:.0f} min, or at once after SIGHUP"
     return "the daemon asks again by itself"
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds, 0.0)):
-            await event.wait()
 
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:

@@ -7,7 +7,6 @@ last promoted one. One bad step after another cannot move the standard then.
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import replace
 
 from hotreload.attempts import ROLLBACK, Attempt
@@ -29,6 +28,7 @@ from hotreload.features.bake.evidence import (
 )
 from hotreload.features.bake.one_bake import OneBake, WayOut
 from hotreload.features.bake.rule import MIN_ANSWERS, BakeSettings
+from hotreload.threads import wait_at_most
 from hotreload.types import Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
@@ -210,9 +210,8 @@ class Bakes:
     async def _sleep(self) -> None:
         dues = [bake.due for bake in self._bakes]
         dues += [self._way_out.due] if self._way_out.due is not None else []
-        timeout = max(0.0, min(dues) - self.attempts.clock()) if dues else None
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), timeout)
+        seconds = min(dues) - self.attempts.clock() if dues else None
+        await wait_at_most(seconds, self._news)
 
     def _judge(self, bake: OneBake) -> None:
         if bake.found:

@@ -21,7 +21,7 @@ from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.json_fields import iso
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.whereabouts import Absent, files_in, source_has
-from hotreload.threads import left_behind
+from hotreload.threads import left_behind, wait_at_most
 from hotreload.troubles import FILES_GONE, OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES, Trouble
 from hotreload.types import Outcome, Revision
 
@@ -193,8 +193,7 @@ class FilesGone:
         while True:
             self._wake.clear()
             await self.look(keeps)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_FOR_FILES_SECONDS)
+            await wait_at_most(LOOK_FOR_FILES_SECONDS, self._wake)
 
     async def look(self, keeps: Callable[[PastGeneration], bool]) -> None:
         """Look for the files of each generation that matters, once."""

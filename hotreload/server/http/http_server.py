@@ -23,6 +23,7 @@ from hotreload.server.http.server_sockets import BACKLOG, TlsPair, is_for_views
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.ports import OtherProcess
 from hotreload.server_limits import Limits
+from hotreload.threads import wait_at_most
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
@@ -212,9 +213,7 @@ class HttpServer(uvicorn.Server):
     async def stop_within(self, within: float) -> None:
         """Stop, and wait at most this long until all requests are answered."""
         self.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._has_left.wait()
+        await wait_at_most(within, self._has_left)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

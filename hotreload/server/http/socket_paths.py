@@ -14,6 +14,7 @@ from pathlib import Path
 from hotreload.errors import ConfigError
 from hotreload.events import Publish, SocketBoundAnew
 from hotreload.server.http.server_sockets import bind_unix
+from hotreload.threads import wait_at_most
 from hotreload.troubles import SOCKET_GONE, Trouble
 
 PATH_CHECK_SECONDS = 2.0
@@ -104,9 +105,7 @@ class SocketPaths:
     async def watch(self, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
         """Check every path every few seconds until `leave`; `serve` gets each new socket."""
         while self._paths:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATH_CHECK_SECONDS):
-                    await self._check_asked.wait()
+            await wait_at_most(PATH_CHECK_SECONDS, self._check_asked)
             self._check_asked.clear()
             for socket_path in self._paths:
                 if (listener := self._bind_if_gone(socket_path)) is not None:

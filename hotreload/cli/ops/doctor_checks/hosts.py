@@ -18,6 +18,7 @@ from hotreload.facts import holders
 from hotreload.hosts.life.rank_group import find_differences, list_facts, ranks_of
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.setting import ports_of_a_meeting
+from hotreload.threads import wait_at_most
 
 REACH_SECONDS = 3.0
 KNOCK_SECONDS = 0.2
@@ -138,8 +139,7 @@ class _Host:
             for host, port in ports_of_a_meeting(self._ranks.address):
                 server = await asyncio.start_server(self._admit, host, port, limit=LONGEST_LINE)
                 open_ports.callback(server.close)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_are_here.wait(), within)
+            await wait_at_most(within, self._all_are_here)
             found = list(compare_ranks(self._ranks, self._own, self._came))
             await asyncio.gather(*(self._send(found, writer) for writer in self._writers))
         return found
