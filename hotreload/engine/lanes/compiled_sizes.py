@@ -72,8 +72,8 @@ class CompiledSizes:
 
         The last number of places is that of a batch of prompts: the fewest, for these requests.
         """
-        steps = self._left(requests, is_prompt=False)
-        left = [tokens[at] for at in self._left(tokens, is_prompt=True)]
+        steps = self._find_left(requests, is_prompt=False)
+        left = [tokens[at] for at in self._find_left(tokens, is_prompt=True)]
         places = [cached[at] for at in steps]
         if prompts:
             computed = sum(each.extend_input_len for each in prompts)
@@ -89,7 +89,7 @@ class CompiledSizes:
         alike = (each.cached for each in known if replace(each, cached=largest.cached) == largest)
         return min((places for places in alike if places >= taken), default=largest.cached)
 
-    def _left(self, sizes: Sequence[int], *, is_prompt: bool) -> list[int]:
+    def _find_left(self, sizes: Sequence[int], *, is_prompt: bool) -> list[int]:
         known = self._tokens(is_prompt=is_prompt)
         largest = max(known, default=0)
         return [at for at, size in enumerate(sizes) if size in known or size > largest]
