@@ -69,11 +69,11 @@ _NOISE_OF_ITS_OWN = 0.1
 
 def hand_built(saying: Saying, arch: str) -> dict[str, TensorArray]:
     """Return the tensors, by their Hugging Face names, of a model that says `saying`."""
-    return {name: tensor.copy() for name, tensor in _built(saying, arch).items()}
+    return {name: tensor.copy() for name, tensor in _build_by_hand(saying, arch).items()}
 
 
 @lru_cache(maxsize=16)  # whoever writes one often writes it again
-def _built(saying: Saying, arch: str) -> dict[str, TensorArray]:
+def _build_by_hand(saying: Saying, arch: str) -> dict[str, TensorArray]:
     tensors = {name: _noise(name, shape, saying) for name, shape in shapes(arch).items()}
     _settle_norms(tensors)
     _place_tokens(tensors["model.embed_tokens.weight"], saying)
