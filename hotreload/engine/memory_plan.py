@@ -63,7 +63,7 @@ class MemoryPlan:
 
     @property
     def work(self) -> int | None:
-        """Return the bytes that computing may take."""
+        """Return the bytes that computing, and the making of a further set, may take."""
         return None if self.there is None else int(self.there * (1 - USUAL_FRACTION))
 
     def rows(self) -> Iterator[tuple[str, int | None]]:
