@@ -83,7 +83,7 @@ class CompiledSizes:
         return left, [requests[at] for at in steps], places
 
     def _fewest_places(self, largest: BatchSize, prompts: Sequence[Any]) -> int:
-        """Return the fewest compiled for that hold these prompts, what is cached of them too."""
+        """Return the fewest compiled for that hold these prompts, and their cached places too."""
         page, known = self._page, tuple(self.sizes)  # another thread's may be noted meanwhile
         taken = sum(-(-len(each.fill_ids) // page) * page for each in prompts)
         alike = (each.cached for each in known if replace(each, cached=largest.cached) == largest)

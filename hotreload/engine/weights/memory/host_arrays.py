@@ -182,6 +182,6 @@ def lay(array: Array, memory: Array) -> None:
 
 
 def _transpose(piece: Array, cpu: jax.sharding.Sharding) -> Array:
-    """Have JAX lay a piece down. What is public of JAX keeps Python's lock three times as long."""
+    """Have JAX lay a piece down. JAX's public calls keep Python's lock three times as long."""
     described = jax.core.ShapedArray(piece.shape, piece.dtype)
     return np.asarray(batched_device_put(described, cpu, [piece], [*cpu.device_set]))
