@@ -3,9 +3,10 @@
 Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 """
 
+import math
 import threading
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,3 +232,11 @@ class OneTensor(_Scan):
         """Take in the next piece."""
         self.scan(np.frombuffer(piece, np.uint8), self._reached, self._run)
         self._reached += len(piece)
+
+    def look_in_doubt(self, pieces: Iterable[memoryview], squares: float) -> None:
+        """Take in all pieces; look at them unless the sum of the values' squares says enough."""
+        if 0 < squares < math.inf:
+            self.any_nonzero = True
+            return
+        for piece in pieces:
+            self.look(piece)

@@ -21,7 +21,9 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload import failpoints, threads
+from hotreload.checkpoint import first_read
 from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.content import OneTensor
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.fit import Policy
@@ -728,6 +730,34 @@ async def test_the_first_reading_finds_what_any_reading_finds(
     with pytest.raises(CheckpointRejected) as expected:
         check_checkpoint(None, folder, served=None, policy=Policy())
     assert found.value.reason == expected.value.reason
+
+
+async def test_values_are_looked_at_where_their_squares_leave_a_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum of squares that is a number other than 0 is made of good values, and not of zeros."""
+    good = np.full((64, 64), 3, ml_dtypes.bfloat16)
+    tensors = {"good": good, "tiny": good * 0 + ml_dtypes.bfloat16(1e-30)}
+    tensors |= {"huge": good * ml_dtypes.bfloat16(1e30), "zeros": good * 0, "bad": good.copy()}
+    tensors["bad"][7, 3] = np.nan
+    save_file(tensors, tmp_path / WEIGHTS)
+    looked, scan = list[str](), OneTensor.look
+
+    def counted(each: OneTensor, piece: memoryview) -> None:
+        looked.append(each._run.tensors[0].name)
+        scan(each, piece)
+
+    monkeypatch.setattr(first_read, "FIRST_BYTES", 0)
+    monkeypatch.setattr(OneTensor, "look", counted)
+    reader = Reader(first := unread(tmp_path), threading.Event(), lambda size: None)
+    for axes in (None, (1, 0)):
+        looked.clear()
+        for name, tensor in tensors.items():
+            rule = Rule(tensor.shape, axes=axes)
+            reader.make_leaves([((Ingredient(name, rule),), jax.device_put(tensor))])
+        assert looked == ["tiny", "huge", "zeros", "bad"]
+    with pytest.raises(CheckpointRejected, match="'bad' has 1 value NaN or infinite"):
+        first.first_read.judge()
 
 
 @pytest.mark.parametrize("touch", [Path.touch, lambda file: file.chmod(0o600)])

@@ -156,16 +156,23 @@ class Tally:
         self._sums: dict[str, int] = {}
         self._squares = 0.0
         self._count = 0
+        self.passing: str | None = None
+        """The tensor that is measured while its pieces pass."""
+        self.squares = 0.0
+        """The sum of the squares of that tensor's elements so far."""
 
     def add(self, name: str, pieces: Iterable[Array]) -> None:
         """Measure one tensor, whose pieces follow each other."""
         self._total.reset()
+        self.passing, self.squares = name, 0.0
         for piece in pieces:
             flat = piece.reshape(-1)
             for part in _in_pieces(flat, MEASURED_AT_A_TIME // flat.itemsize):
                 self._total.update(part.view(np.uint8))
                 self._add_squares(part)
             self._count += piece.size
+        self.passing = None
+        self._squares += self.squares
         self._sums[name] = self._total.value
 
     @property
@@ -181,7 +188,7 @@ class Tally:
             pieces = (each.astype(np.float32) for each in _in_pieces(flat, SQUARED_AT_A_TIME))
         with np.errstate(all="ignore"):
             for piece in pieces:
-                self._squares += float(np.dot(piece, piece))
+                self.squares += float(np.dot(piece, piece))
 
     def _pairs_as_float32(self, bits: Array) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
         """Yield bfloat16s as float32s, whose upper half they are; each piece lasts until the next.
