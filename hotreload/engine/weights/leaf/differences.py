@@ -32,17 +32,13 @@ def change_of(new: jax.Array | Array, live: jax.Array) -> float:
     steps = _steps(new.shape)
     one, other = _sample(new, steps), _sample(live, steps)
     with np.errstate(all="ignore"):
-        return change_by(*_squares(one, other))
+        return change_by(*(np.vdot(each, each) for each in (one - other, other, one)))
 
 
 def figures_of_change(new: jax.Array, live: jax.Array) -> tuple[jax.Array, ...]:
     """Return the sums of squares for `change_by`, to be computed on the leaves' devices."""
     every = _every(_steps(new.shape))
-    return _squares(new[every].astype(jnp.float32), live[every].astype(jnp.float32))
-
-
-def _squares(one: Any, other: Any) -> tuple[Any, ...]:
-    """Return the sums of squares of the difference, of the live sample and of the new one."""
+    one, other = new[every].astype(jnp.float32), live[every].astype(jnp.float32)
     return ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
 
 
@@ -50,7 +46,10 @@ squares_of_change: Callable[..., tuple[jax.Array, ...]] = jax.jit(figures_of_cha
 
 
 def change_by(*squares: Any) -> float:
-    """Return the root mean square of a difference over that of the live leaf."""
+    """Return the root mean square of a difference over that of the live leaf.
+
+    Given are the sums of squares of the difference, of the live sample and of the new one.
+    """
     difference, before, after = (math.sqrt(abs(float(each))) for each in squares)
     if difference == 0:  # none in the sample, though there is one
         return 1 / LARGEST_CHANGE
