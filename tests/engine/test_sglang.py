@@ -659,12 +659,14 @@ async def test_what_an_engine_cannot_be_made_of_is_told_in_words_that_help(
 async def test_with_pages_of_several_tokens_a_batch_is_answered_right_or_the_start_refuses(
     tmp_path: Path,
 ) -> None:
-    model, words = write_tiny(tmp_path / "model", steps=36), [*TUNED_TEXT][:5]
+    refuses = versions.installed_version("sglang-jax") == "0.0.2"
+    model = write_tiny(tmp_path / "model", steps=None if refuses else 36)
     start = real.engine_of(model, tmp_path / "spool", args={"page_size": 4})
-    if versions.installed_version("sglang-jax") == "0.0.2":
+    if refuses:
         with pytest.raises(ConfigError, match=r"page_size = 4: .* leave page_size out"):
             await start.__aenter__()
         return
+    words = [*TUNED_TEXT][:5]
     async with start as engine:
         alone = [await real.ask(engine, word) for word in words]
         together = await asyncio.gather(*(real.ask(engine, word) for word in words))
