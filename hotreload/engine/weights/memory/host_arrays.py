@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.interpreters.pxla import batched_device_put
+from jax._src.interpreters import pxla
 
 from hotreload.engine.weights.leaf.leaf_rules import Array
 
@@ -184,4 +184,4 @@ def lay(array: Array, memory: Array) -> None:
 def _transpose(piece: Array, cpu: jax.sharding.Sharding) -> Array:
     """Have JAX lay a piece down. JAX's public calls keep Python's lock three times as long."""
     described = jax.core.ShapedArray(piece.shape, piece.dtype)
-    return np.asarray(batched_device_put(described, cpu, [piece], [*cpu.device_set]))
+    return np.asarray(pxla.batched_device_put(described, cpu, [piece], [*cpu.device_set]))

@@ -16,7 +16,6 @@ from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.errors import CheckpointIncompatible, EngineLost
 
 HostLeaf = np.ndarray[Any, Any]
-Setter = Callable[[Any], None]
 
 
 def stand_ins(leaves: Sequence[Any]) -> list[Any]:
