@@ -189,9 +189,9 @@ def test_a_leaf_is_turned_in_pieces_and_placed_without_a_copy(
     """Each call around a piece takes time, whatever its size, and `device_put` twice as much."""
     pieces, transpose = list[tuple[int, Any]](), host_arrays._transpose
 
-    def counted(piece: Any, cpu: Any) -> Any:
+    def counted(piece: Any) -> Any:
         pieces.append((piece.nbytes, piece.dtype))
-        return transpose(piece, cpu)
+        return transpose(piece)
 
     monkeypatch.setattr(host_arrays, "_transpose", counted)
     live = jax.device_put(np.zeros((2048, 4096), ml_dtypes.bfloat16), jax.devices()[0])
