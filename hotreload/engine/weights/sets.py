@@ -19,6 +19,7 @@ from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loader_check import LoaderCheck
 from hotreload.engine.weights.load.loaders import Comparison, Loaders
 from hotreload.engine.weights.load.plan import record_plan
+from hotreload.engine.weights.load.room_to_load import room_to_make
 from hotreload.engine.weights.memory.headroom import size_of, why_one_set
 from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.noise import with_noise
@@ -172,7 +173,8 @@ class WeightSets:
         It is decided once, before the first set is made: all spare sets wait in the same place.
         """
         alive = self.live_leaves().values()
-        making, _ = self.loaders.need_to_make([*alive], {leaf.dtype.itemsize for leaf in alive})
+        itemsizes = {leaf.dtype.itemsize for leaf in alive}
+        making, _ = room_to_make([*alive], itemsizes, self.loaders.quiet.threads)
         self.why_one_set = why_one_set(self._memory, alive, [*beside, *making])
         self._destination = (
             Destination(is_host=True) if self.why_one_set else Destination(beside=beside)

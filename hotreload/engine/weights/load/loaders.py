@@ -26,7 +26,6 @@ from hotreload.engine.weights.leaf.from_arrays import (
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
 from hotreload.engine.weights.leaf.measures import Measured, One, join_measures, measure
-from hotreload.engine.weights.leaf.on_device import WIDEST, there_twice
 from hotreload.engine.weights.load.bytes_read import Count, ReportBytes
 from hotreload.engine.weights.load.extra_reads import (
     SameLeaves,
@@ -34,11 +33,11 @@ from hotreload.engine.weights.load.extra_reads import (
     judge_what_passed,
     read_as_needed,
 )
-from hotreload.engine.weights.load.own import DTYPES, Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.load.room_to_load import room_for_leaves, room_to_read
 from hotreload.engine.weights.load.upstream_loader import load_upstream
 from hotreload.engine.weights.memory.headroom import check_headroom, size_of
 from hotreload.engine.weights.memory.host_arrays import copy_to_host
-from hotreload.engine.weights.memory.page_locked import memory_for_rings
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.quiet import Quiet, do_quietly
@@ -173,7 +172,8 @@ class Loaders:
         shared = [at for at in self._layout.places if paths[at] in ones]
         fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
-            need, on_host = self._beside_need([live.leaves[at] for at in fresh], checkpoint)
+            leaves_to_make = [live.leaves[at] for at in fresh]
+            need, on_host = room_for_leaves(leaves_to_make, checkpoint, self.quiet.threads)
             check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
@@ -212,23 +212,7 @@ class Loaders:
             return [*alive.values()], size_of(alive) if checkpoint is not None else 0
         _, ones = self._at_hand(checkpoint, live, place)
         fresh = [leaf for path, leaf in alive.items() if path not in ones]
-        return self._beside_need(fresh, checkpoint)
-
-    def _beside_need(self, fresh: list[Any], checkpoint: Checkpoint) -> tuple[list[Any], int]:
-        stored = () if checkpoint.memory is not None else checkpoint.tensors.values()
-        itemsizes = {DTYPES[each.dtype].itemsize for each in stored if each.dtype in DTYPES}
-        making, on_host = self.need_to_make(fresh, itemsizes)
-        return [*fresh, *making], on_host + self._largest_tensor(checkpoint)
-
-    def need_to_make(self, leaves: Sequence[Any], itemsizes: set[int]) -> tuple[list[Any], int]:
-        """Arrays that lie beside these leaves while they are made, and the host's bytes for it.
-
-        `itemsizes` are those of the tensors in files.
-        """
-        threads = self.quiet.threads
-        short = [size for size in itemsizes if size <= WIDEST]
-        rings, on_host = memory_for_rings(leaves, short, threads)
-        return [*there_twice(leaves, threads), *rings], on_host
+        return room_for_leaves(fresh, checkpoint, self.quiet.threads)
 
     def _at_hand(
         self, checkpoint: Checkpoint, live: Weights, place: Destination
@@ -246,7 +230,7 @@ class Loaders:
         paths, stay = self._layout.paths, left_out(self._layout, self._plan.parts, checkpoint)
         places = [at for at in self._layout.places if at not in stay]
         size = size_of(self._layout.by_path(live.leaves))
-        check_headroom((), on_host=size + self._largest_tensor(checkpoint))
+        check_headroom((), on_host=size + room_to_read(checkpoint, self.quiet.threads))
         made, ones, changes = Weights([], live.measured), dict[str, One](), dict[str, float]()
         try:
             for at in stay:
@@ -299,13 +283,6 @@ class Loaders:
             for path in self._layout.paths[at : at + 1]
             for one in [made.measured.one(path)]
         }
-
-    def _largest_tensor(self, checkpoint: Checkpoint) -> int:
-        """The room that is read into: it is needed beside the leaves that are made of it."""
-        if checkpoint.is_unread:
-            return 0
-        sizes = (held.end - held.begin for held in checkpoint.held.values())
-        return max(sizes, default=0) * self.quiet.threads
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
         """Measure a set where it is."""
