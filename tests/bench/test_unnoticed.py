@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.features.compare.evidence import LiveCompared
 from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
@@ -21,6 +22,8 @@ from tests.bench.checkpoints import HALF_A_GB, Shape, by_upstream, model
 from tests.bench.figures import median, p99
 from tests.bench.test_staging import BARE, BY_OURS, COPIED, bare
 from tests.engine import real
+from tests.integration.running import Running
+from tests.integration.test_load import is_warm
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
@@ -32,13 +35,13 @@ PAUSED = "reload inside the pause"
 
 
 @asynccontextmanager
-async def client(engine: Any) -> AsyncIterator[list[float]]:
-    """One who streams all the time, and when each of their tokens came."""
+async def client(engine: Any, tokens: int = 400) -> AsyncIterator[list[float]]:
+    """One who streams answers of so many tokens, and when each of their tokens came."""
     came: list[float] = []
 
     async def stream() -> None:
         while True:
-            sampling = {"max_new_tokens": 400, "ignore_eos": True}
+            sampling = {"max_new_tokens": tokens, "ignore_eos": True}
             request = {"text": "hello", "sampling_params": sampling, "stream": True}
             async with aclosing(engine.answers.generate(request)) as answers:
                 async for _ in answers:
@@ -224,6 +227,52 @@ async def prompt(engine: Any, tokens: int) -> float:
         async for _ in answers:
             pass
     return time.perf_counter() - began
+
+
+RELOADED = {"a tiny model": (None, 200, 6), "0.2 GB": (Shape(6), 20, 2)}
+"""Tokens of the client's answers, and reloads: a long answer keeps the next one waiting."""
+
+
+@pytest.mark.parametrize("which", RELOADED)
+async def test_the_longest_time_between_two_tokens_in_a_reload(tmp_path: Path, which: str) -> None:
+    """Of a daemon that compares what is live, too, beside one client and nothing else."""
+    shape, tokens, reloads = RELOADED[which]
+    contents = [tmp_path / f"content_{number}" for number in range(reloads + 1)]
+    for seed, folder in enumerate(contents):
+        model(folder, shape, seed) if shape else write_tiny(folder, f"served by step {seed}")
+    running = Running(
+        tmp_path,
+        f"engine.model={contents[0]}",
+        "engine.args={max_total_tokens=8192,context_length=2048,max_running_requests=8}",
+        "engine.staging_priority=idle",
+        "engine.warm_batches=8",
+        "compare.report=true",
+    )
+    running.patience = 600
+    running.checkpoints.mkdir()
+    async with running.serving():
+        await running.until(lambda: any(map(is_warm, running.happened)))
+        async with client(running.engine, tokens) as came:
+            await asyncio.sleep(5)
+            idle = [b - a for a, b in itertools.pairwise(came)]
+            print(f"\n{which}, beside nothing: {longest(idle, median(idle))}")
+            for number, folder in enumerate(contents[1:], 1):
+                before = len(came)
+                folder.rename(running.checkpoints / f"step_{number}")
+                await running.until(lambda: compared(running) == number)  # noqa: B023
+                gaps = [b - a for a, b in itertools.pairwise(came[before:])]
+                print(f"{which}, reload {number}: {longest(gaps, median(idle))}")
+
+
+def compared(running: Running) -> int:
+    return sum(isinstance(event, LiveCompared) for event in running.happened)
+
+
+def longest(gaps: list[float], step: float) -> str:
+    """The longest of these times between two tokens, in steps, and one in a hundred."""
+    told = f"longest {max(gaps) * 1e3:6.1f} ms {max(gaps) / step:4.1f} steps"
+    told += f", p99 {p99(gaps) * 1e3:6.1f} ms {p99(gaps) / step:4.1f} steps"
+    return f"{told} (of {step * 1e3:.1f} ms; {len(gaps)} tokens)"
 
 
 async def test_how_long_nobody_is_answered(tmp_path: Path) -> None:
