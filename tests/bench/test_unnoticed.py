@@ -35,17 +35,26 @@ PAUSED = "reload inside the pause"
 
 
 @asynccontextmanager
-async def client(engine: Any, tokens: int = 400) -> AsyncIterator[list[float]]:
-    """One who streams answers of so many tokens, and when each of their tokens came."""
+async def client(
+    engine: Any, tokens: int = 400, gaps: list[float] | None = None
+) -> AsyncIterator[list[float]]:
+    """One who streams answers of so many tokens, and when each token came.
+
+    `gaps` gets the times between two tokens of an answer.
+    """
     came: list[float] = []
 
     async def stream() -> None:
         while True:
             sampling = {"max_new_tokens": tokens, "ignore_eos": True}
             request = {"text": "hello", "sampling_params": sampling, "stream": True}
+            before = 0.0
             async with aclosing(engine.answers.generate(request)) as answers:
                 async for _ in answers:
                     came.append(time.perf_counter())
+                    if before and gaps is not None:
+                        gaps.append(came[-1] - before)
+                    before = came[-1]
 
     task = asyncio.create_task(stream())
     while len(came) < 20:  # noqa: ASYNC110 (a benchmark's start)
@@ -247,21 +256,22 @@ async def test_the_longest_time_between_two_tokens_in_a_reload(tmp_path: Path, w
         "engine.staging_priority=idle",
         "engine.warm_batches=8",
         "compare.report=true",
+        "probe=[{prompt='The', max_new_tokens=4}]",
     )
     running.patience = 600
     running.checkpoints.mkdir()
     async with running.serving():
         await running.until(lambda: any(map(is_warm, running.happened)))
-        async with client(running.engine, tokens) as came:
+        gaps = list[float]()
+        async with client(running.engine, tokens, gaps):
             await asyncio.sleep(5)
-            idle = [b - a for a, b in itertools.pairwise(came)]
-            print(f"\n{which}, beside nothing: {longest(idle, median(idle))}")
+            step = median(gaps)
+            print(f"\n{which}, beside nothing: {longest(gaps, step)}", flush=True)
             for number, folder in enumerate(contents[1:], 1):
-                before = len(came)
+                gaps.clear()
                 folder.rename(running.checkpoints / f"step_{number}")
                 await running.until(lambda: compared(running) == number)  # noqa: B023
-                gaps = [b - a for a, b in itertools.pairwise(came[before:])]
-                print(f"{which}, reload {number}: {longest(gaps, median(idle))}")
+                print(f"{which}, reload {number}: {longest(gaps, step)}", flush=True)
 
 
 def compared(running: Running) -> int:
