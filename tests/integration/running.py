@@ -112,6 +112,7 @@ class Running(Witness):
         self.daemon, self._is_told = Daemon(self.settings, self.read, self.features), False
         self.daemon.events.subscribe(self.note)
         life = asyncio.create_task(self.daemon.run())
+        life.add_done_callback(lambda _: self.look_again())  # no event tells that it failed
         try:
             await self.until(lambda: self.is_open or life.done())
             assert self.is_open, f"it did not start: {life}"
