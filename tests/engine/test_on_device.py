@@ -19,6 +19,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
 from hotreload.engine.weights.leaf.on_device import can_turn, pays_on_device, put, there_twice
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.own import Made, Reader
+from hotreload.engine.weights.load.room_to_load import room_to_make
 from hotreload.engine.weights.memory import page_locked
 from tests.engine import real
 
@@ -196,3 +197,4 @@ def test_room_is_wanted_for_the_tensors_that_threads_hand_over(
     assert there_twice(leaves, 2) == []
     monkeypatch.setattr(on_device, "is_on_host", lambda leaf: False)
     assert [leaf.size for leaf in there_twice(leaves, 2)] == [8, 4]
+    assert room_to_make(leaves, {2}, 2) == ([leaves[1], leaves[2]], 0)

@@ -172,8 +172,8 @@ class Loaders:
         shared = [at for at in self._layout.places if paths[at] in ones]
         fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
-            leaves_to_make = [live.leaves[at] for at in fresh]
-            need, on_host = room_for_leaves(leaves_to_make, checkpoint, self.quiet.threads)
+            like = [live.leaves[at] for at in fresh]
+            need, on_host = room_for_leaves(like, checkpoint, self.quiet.threads)
             check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}

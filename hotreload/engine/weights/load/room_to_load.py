@@ -12,7 +12,10 @@ from hotreload.types import Checkpoint
 def room_for_leaves(
     leaves: Sequence[Described], checkpoint: Checkpoint, threads: int
 ) -> tuple[list[Described], int]:
-    """Return these leaves with what lies beside them while they are made; and the host's bytes."""
+    """Describe what lies on devices while these leaves are made of a checkpoint, them included.
+
+    The second result is the number of bytes that the host needs for it.
+    """
     stored = () if checkpoint.memory is not None else checkpoint.tensors.values()
     itemsizes = {DTYPES[each.dtype].itemsize for each in stored if each.dtype in DTYPES}
     making, on_host = room_to_make(leaves, itemsizes, threads)
@@ -22,9 +25,10 @@ def room_for_leaves(
 def room_to_make(
     leaves: Sequence[Described], itemsizes: set[int], threads: int
 ) -> tuple[list[Described], int]:
-    """Return what lies beside leaves while they are made of tensors in files; and host bytes.
+    """Describe what lies on devices beside leaves while they are made.
 
-    `itemsizes` are those of the tensors.
+    `itemsizes` are those of the tensors in files. The second result is the number of bytes that the
+    host needs for it.
     """
     short = [size for size in itemsizes if size <= WIDEST]
     rings, on_host = memory_for_rings(leaves, short, threads)
@@ -32,7 +36,7 @@ def room_to_make(
 
 
 def room_to_read(checkpoint: Checkpoint, threads: int) -> int:
-    """Return the bytes of host memory that tensors are read into, beside the leaves themselves."""
+    """Count the bytes of host memory that tensors are read into, beside the leaves themselves."""
     if checkpoint.is_unread:
         return 0
     sizes = (held.end - held.begin for held in checkpoint.held.values())
