@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.known_names import INDEX, STORED_DTYPES, computed_dtype
-from hotreload.engine.weights.memory.host_memory import host_bytes_free
+from hotreload.engine.weights.memory.host_memory import host_bytes_free, machine_bytes_free
 
 USUAL_FRACTION = 0.88
 """The share of a device that upstream gives to weights and KV pool; the rest is to compute in."""
-CPU_MEMORY: Mapping[str, Any] = {"max_total_tokens": 16384, "mem_fraction_static": 0.1}
-"""Upstream's arguments about memory on a CPU, unless others are given."""
+CPU_TOKENS = 16384
+"""The tokens that a CPU's KV pool has room for, unless the settings say how many."""
 HEAD_MULTIPLE = 128
 """Upstream pads a head to a multiple of this."""
 LEAST_TOKENS = 4096
@@ -38,6 +38,8 @@ class MemoryPlan:
     """The tokens that the settings allow the pool; None for as many as fit."""
     given: float | None
     """The mem_fraction_static that the operator set."""
+    machine: int | None = None
+    """Bytes that the machine has free, where the device is a CPU; `there` knows further limits."""
 
     @property
     def fraction(self) -> float | None:
@@ -46,6 +48,13 @@ class MemoryPlan:
             return self.given
         further = (self.sets - 1) * self.weights / self.there
         return max(0.01, math.floor((USUAL_FRACTION - further) * 1000) / 1000)
+
+    @property
+    def argument(self) -> float | None:
+        """Return mem_fraction_static, on a CPU a share of all that the machine has free."""
+        if self.fraction is None or self.there is None or self.machine is None:
+            return self.fraction
+        return self.fraction * self.there / self.machine
 
     @property
     def pool(self) -> int | None:
@@ -82,7 +91,9 @@ class MemoryPlan:
         is_enough = pool >= self.least_pool if is_ours else pool > 0
         if is_enough and self.sets * self.weights + pool + work <= self.there:
             return None
-        if is_ours:
+        if is_ours and self.machine is not None:
+            todo = "see who takes it, and that no limit of the unit is too low"
+        elif is_ours:
             todo = "set [reload] memory = 'host', or spread it over more devices ([engine] tp)"
         elif self.pool:
             todo = f"lower [engine.args] mem_fraction_static from {self.given}, or leave it out"
@@ -109,8 +120,10 @@ def plan_memory(
     Of several numbers of sets the first that fits is planned, or the last. `there` has the bytes of
     a device; a CPU's are the host's.
     """
+    machine = None
     if is_cpu:
-        args, there = {**CPU_MEMORY, **args}, host_bytes_free()
+        args = {"max_total_tokens": CPU_TOKENS, **args}
+        there, machine = host_bytes_free(), machine_bytes_free()
     try:
         config = json.loads((model / "config.json").read_bytes())
         config = config.get("text_config") or config
@@ -136,7 +149,8 @@ def plan_memory(
         return None
     token = layers * 2 * max(1, kv_heads // tp) * int(head * padding) * size
     tokens, given = args.get("max_total_tokens"), _fraction_of(args)
-    plans = [MemoryPlan(int(weights), each, there, token, tokens, given) for each in sets]
+    limits = (there, token, tokens, given, machine)
+    plans = [MemoryPlan(int(weights), each, *limits) for each in sets]
     return next((plan for plan in plans if plan.why_not() is None), plans[-1])
 
 

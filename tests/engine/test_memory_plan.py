@@ -120,3 +120,22 @@ def test_a_device_that_says_its_size_gets_a_share_and_another_upstreams(
     for asked, share in ((options, fraction), (own, 0.5)):
         made = arguments_of(UpstreamArgs, asked, "tpu", fraction=fraction)
         assert made["mem_fraction_static"] == share
+
+
+def test_a_cpu_gets_a_share_of_what_is_free_below_its_limits(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = SimpleNamespace(platform="cpu", memory_stats=lambda: None)
+    few = {"max_total_tokens": 10}
+    options, size = EngineOptions(model, args=few), plan(model).weights
+    monkeypatch.setattr("hotreload.engine.memory_plan.host_bytes_free", lambda: 5 * size)
+    of_the_machine = "hotreload.engine.memory_plan.machine_bytes_free"
+    for machine in (5 * size, 20 * size):
+        monkeypatch.setattr(of_the_machine, lambda free=machine: free)
+        fraction = plan_for(options, [cpu])
+        assert fraction is not None
+        assert fraction * machine == pytest.approx(0.679 * 5 * size)
+    assert "mem_fraction_static" not in arguments_of(UpstreamArgs, options, "cpu")
+    monkeypatch.setattr("hotreload.engine.memory_plan.host_bytes_free", lambda: 2 * size)
+    short = plan(model, is_cpu=True).why_not() or ""
+    assert short.endswith("see who takes it, and that no limit of the unit is too low")

@@ -19,7 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
@@ -621,6 +623,29 @@ async def test_a_setting_the_engine_cannot_have_is_named(
     with pytest.raises(ConfigError, match=named):
         async with real.engine_of(folders.folder(1), folders.root / "never", **settings):
             pass
+
+
+async def test_a_model_of_a_fifth_of_a_cpus_free_memory_starts(
+    folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folders.folder(1)
+    one = sum(each.nbytes for each in load_file(folder / "model.safetensors").values())
+    started_with = bytes_of_arrays()
+
+    def free() -> int:
+        return 5 * one - (bytes_of_arrays() - started_with)
+
+    machine = psutil.virtual_memory()
+    monkeypatch.setattr("psutil.virtual_memory", lambda: machine._replace(available=free()))
+    for ours in ("host_bytes_free", "machine_bytes_free"):
+        monkeypatch.setattr(f"hotreload.engine.memory_plan.{ours}", free)
+    args = {**real.ONE_SIZE, "max_total_tokens": 256}
+    async with real.engine_of(folder, folders.root / "fifth", args=args) as engine:
+        assert engine.facts()["max_total_tokens"] == 256
+
+
+def bytes_of_arrays() -> int:
+    return sum(each.nbytes for each in jax.live_arrays())  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.skipif(versions.installed_version("sglang-jax") == "0.0.2", reason="it has no buckets")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotreload.engine.memory_plan import CPU_MEMORY, plan_memory
+from hotreload.engine.memory_plan import CPU_TOKENS, plan_memory
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
@@ -29,7 +29,7 @@ ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
         "attention_backend": "native",
         "disable_jax_precompile": True,
         "disable_precompile": True,
-        **CPU_MEMORY,
+        "max_total_tokens": CPU_TOKENS,
     },
     "gpu": {"attention_backend": "native", "disable_precompile": True},
 }
@@ -97,7 +97,7 @@ def plan_for(options: EngineOptions, devices: Sequence[Any]) -> float | None:
     if why := plan.why_not():
         log.warning("engine.memory_short", extra={"why": why})
         return None
-    return plan.fraction if there is not None else None
+    return plan.argument
 
 
 def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:

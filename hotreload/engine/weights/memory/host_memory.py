@@ -10,7 +10,12 @@ def host_bytes_free(pid: object = "self") -> int:
     A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; a process that
     exceeds them is killed.
     """
-    return min([_of_the_machine("MemAvailable"), *free_in_groups(*groups_of(pid))])
+    return min([machine_bytes_free(), *free_in_groups(*groups_of(pid))])
+
+
+def machine_bytes_free() -> int:
+    """Return the bytes that the machine has free, whatever a process may take of them."""
+    return _of_the_machine("MemAvailable")
 
 
 def host_bytes() -> int:
