@@ -1,11 +1,11 @@
 """Facts of sglang-jax and JAX, for parts that may not import them: both read flags as they start.
 
 The engine's arguments that hotreload decides itself: `check-config` and the start of the engine
-both refuse them in these words. The names of a GPU, and the flags that XLA needs there. The
+both refuse them in these words. The flags that XLA needs on a device. The
 versions of packages.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -45,21 +45,35 @@ def refused_args(names: Iterable[str]) -> list[str]:
     return [f"{name} cannot be set: {OWNED_ARGS[name]}" for name in owned]
 
 
-# --- GPUs -----------------------------------------------------------------------------------------
+# --- Devices --------------------------------------------------------------------------------------
 
 GPU_NAMES = ("gpu", "cuda", "rocm")
 """Names of a GPU in JAX_PLATFORMS; of its devices JAX says the first."""
-XLA_FLAGS = ("--xla_gpu_enable_triton_gemm=false", "--xla_gpu_autotune_level=0")
-WHY_XLA_FLAGS = "XLA's autotuner ended an engine on an H100 (CUDA_ERROR_ILLEGAL_INSTRUCTION)"
+XLA_FLAGS: Mapping[str, Sequence[str]] = {
+    "gpu": ("--xla_gpu_enable_triton_gemm=false", "--xla_gpu_autotune_level=0"),
+    "cpu": ("--xla_cpu_enable_concurrency_optimized_scheduler=false",),
+}
+WHY_XLA_FLAGS = {
+    "gpu": "XLA's autotuner ended an engine on an H100 (CUDA_ERROR_ILLEGAL_INSTRUCTION)",
+    "cpu": "XLA would hold float32 copies of all weights at a time, and steps would take longer",
+}
 
 
-def flags_to_add(device: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[str]:
-    """List the flags that XLA needs where a GPU may compute, but for those that XLA_FLAGS names.
+def computes_on(device: str, environ: Mapping[str, str], dev: Path = Path("/dev")) -> str:
+    """Return the platform that will compute, as far as it is known before JAX looks, or "".
 
     `device` is a setting's; where that and JAX_PLATFORMS say nothing, a node in `dev` does.
     """
     named = device if device != "auto" else environ.get("JAX_PLATFORMS", "").partition(",")[0]
-    if named not in GPU_NAMES and (named or not any(dev.glob("nvidia[0-9]*"))):
-        return []
+    if named:
+        return "gpu" if named in GPU_NAMES else named
+    if any(dev.glob("nvidia[0-9]*")):
+        return "gpu"
+    has_tpu = any(dev.glob("accel[0-9]*")) or any(dev.glob("vfio/[0-9]*"))
+    return "" if has_tpu else "cpu"
+
+
+def flags_to_add(platform: str, environ: Mapping[str, str]) -> list[str]:
+    """List the flags that XLA needs on a platform, but for those that XLA_FLAGS names."""
     given = {flag.partition("=")[0] for flag in environ.get("XLA_FLAGS", "").split()}
-    return [flag for flag in XLA_FLAGS if flag.partition("=")[0] not in given]
+    return [flag for flag in XLA_FLAGS.get(platform, ()) if flag.partition("=")[0] not in given]

@@ -64,7 +64,7 @@ class Shape:
         return whole
 
 
-HALF_A_GB, TWO_GB = Shape(20), Shape(64)
+HALF_A_GB, TWO_GB, FOUR_GB = Shape(20), Shape(64), Shape(128)
 """31 MB a layer."""
 
 

@@ -17,7 +17,7 @@ from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.events import GenerationLive, PhaseEntered
 from hotreload.types import Outcome, Phase
 from tests.bench import plots
-from tests.bench.checkpoints import HALF_A_GB, TWO_GB, Shape, model, with_layers_changed
+from tests.bench.checkpoints import FOUR_GB, HALF_A_GB, TWO_GB, Shape, model, with_layers_changed
 from tests.bench.figures import median
 from tests.bench.test_starving import busy_loops
 from tests.integration.running import Running
@@ -25,7 +25,7 @@ from tests.integration.running import Running
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
 SIZES = {"0.01 GB": Shape(1, 256, 768, 2, 1), "0.1 GB": Shape(3), "0.63 GB": HALF_A_GB}
-LARGE = {"2 GB": TWO_GB}
+LARGE = {"2 GB": TWO_GB, "4 GB": FOUR_GB}
 """Beside busy loops the steps of its probe would take minutes."""
 LOOPS = (0, 1, 2, 4)
 SMALL_BATCHES = (

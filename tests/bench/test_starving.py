@@ -34,12 +34,14 @@ BEGUN = {
     "idle, then 19, 10, 5, 0": (IDLE, 19, *NICENESS),
 }
 """By which niceness threads begin, and which they may come to: the first is what is done."""
+BUSY = "import os; by = os.getppid()\nwhile os.getppid() == by: sum(range(10**6))"
+"""A loop that ends with what started it, however that ended."""
 QUIETLY, LOADED = "nothing else", "two busy loops"
 
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield
     finally:

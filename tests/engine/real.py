@@ -1,7 +1,8 @@
 """The real engine on this machine's CPU, with tiny checkpoints; for every test that needs one.
 
 Import it before JAX looks for devices: it makes four out of one CPU, so that engines of one
-and of two devices run in the same process (each takes only the devices it is told to).
+and of two devices run in the same process (each takes only the devices it is told to). XLA reads
+its flags once, so what an engine would add is there before.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Any
 
 import xxhash
 
+from hotreload.facts.upstream import XLA_FLAGS
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import parse_saying
 from hotreload.tiny.weights import hand_built
@@ -23,7 +25,8 @@ from hotreload.tiny.write import encode
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 from tests.checkpoint.written import digest_of_shard
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+FLAGS = ("--xla_force_host_platform_device_count=4", *XLA_FLAGS["cpu"])
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

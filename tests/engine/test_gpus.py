@@ -1,4 +1,4 @@
-"""On a GPU an engine gets what it needs there by itself; here from the GPU's name alone."""
+"""What an engine gets by itself on a GPU, here from its name alone, and of XLA on a CPU."""
 
 import logging
 import os
@@ -15,9 +15,10 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import arguments, embedded_engine
 from hotreload.engine.upstream.arguments import arguments_of, find_devices
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.facts.upstream import XLA_FLAGS, flags_to_add
+from hotreload.facts.upstream import XLA_FLAGS, computes_on, flags_to_add
 
-TRITON, AUTOTUNER = XLA_FLAGS
+TRITON, AUTOTUNER = XLA_FLAGS["gpu"]
+(SCHEDULER,) = XLA_FLAGS["cpu"]
 GPU = SimpleNamespace(platform="gpu")
 
 
@@ -77,25 +78,35 @@ def test_flags_of_ones_own_stay_as_they_are(found: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "platforms", "nodes", "wanted"),
+    ("device", "platforms", "nodes", "platform"),
     [
-        ("gpu", "", [], True),
-        ("auto", "cuda,cpu", [], True),
-        ("auto", "", ["nvidia0"], True),
-        ("auto", "", ["nvidiactl"], False),
-        ("auto", "", [], False),
-        ("auto", "cpu", ["nvidia0"], False),
-        ("cpu", "", ["nvidia0"], False),
-        ("tpu", "cuda", ["nvidia0"], False),
+        ("gpu", "", [], "gpu"),
+        ("auto", "cuda,cpu", [], "gpu"),
+        ("auto", "", ["nvidia0"], "gpu"),
+        ("auto", "", ["nvidiactl"], "cpu"),
+        ("auto", "", [], "cpu"),
+        ("auto", "", ["accel0"], ""),
+        ("auto", "", ["vfio/0"], ""),
+        ("auto", "cpu", ["nvidia0"], "cpu"),
+        ("cpu", "", ["nvidia0"], "cpu"),
+        ("tpu", "cuda", ["nvidia0"], "tpu"),
     ],
 )
-def test_xla_gets_flags_only_where_a_gpu_may_compute(
-    tmp_path: Path, device: str, platforms: str, nodes: list[str], wanted: bool
+def test_what_will_compute_is_known_before_jax_looks(
+    tmp_path: Path, device: str, platforms: str, nodes: list[str], platform: str
 ) -> None:
+    (tmp_path / "vfio").mkdir()
     for node in nodes:
         (tmp_path / node).touch()
-    flags = flags_to_add(device, {"JAX_PLATFORMS": platforms}, tmp_path)
-    assert flags == (list(XLA_FLAGS) if wanted else [])
+    assert computes_on(device, {"JAX_PLATFORMS": platforms}, tmp_path) == platform
+
+
+def test_xla_gets_the_flags_of_what_computes() -> None:
+    assert flags_to_add("gpu", {}) == [TRITON, AUTOTUNER]
+    assert flags_to_add("cpu", {}) == [SCHEDULER]
+    assert flags_to_add("tpu", {}) == flags_to_add("", {}) == []
+    own = SCHEDULER.replace("false", "true")
+    assert flags_to_add("cpu", {"XLA_FLAGS": f"--xla_dump_to=/tmp/x {own}"}) == []
 
 
 @pytest.mark.parametrize("named", ["cuda", "cuda,cpu", "rocm", "gpu"])
@@ -120,8 +131,33 @@ def test_a_gpu_that_is_not_there_never_becomes_a_cpu(found: pytest.MonkeyPatch) 
 def test_the_xla_that_is_installed_here_knows_the_flags() -> None:
     """It ends a process that names one that it does not know."""
     code = "import jax; print(jax.devices()[0].platform)"
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(XLA_FLAGS)}
+    assert told_by(code, TRITON, AUTOTUNER, SCHEDULER) == "cpu\n"
+
+
+@pytest.mark.real_engine
+def test_a_step_on_a_cpu_holds_a_float32_copy_of_one_weight_at_a_time() -> None:
+    assert float(told_by(COPIES, SCHEDULER)) < 2
+
+
+COPIES = """
+import jax, jax.numpy as jnp
+
+def step(row, weights):
+    for each in weights:
+        row = row @ each
+    return row
+
+row, weights = jnp.ones((8, 512), jnp.bfloat16), [jnp.ones((512, 512), jnp.bfloat16)] * 16
+needs = jax.jit(step).lower(row, weights).compile().memory_analysis()
+print(needs.temp_size_in_bytes / (weights[0].size * 4))
+"""
+"""A program that prints how many float32 copies of a weight a step holds at a time, of 16."""
+
+
+def told_by(code: str, *flags: str) -> str:
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
     told = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
     )
-    assert told.stdout == "cpu\n", told.stderr
+    assert told.returncode == 0, told.stderr
+    return told.stdout

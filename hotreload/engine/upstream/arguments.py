@@ -14,7 +14,13 @@ from hotreload.engine.memory_plan import CPU_TOKENS, plan_memory
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.facts.upstream import GPU_NAMES, WHY_XLA_FLAGS, flags_to_add, refused_args
+from hotreload.facts.upstream import (
+    GPU_NAMES,
+    WHY_XLA_FLAGS,
+    computes_on,
+    flags_to_add,
+    refused_args,
+)
 
 log = logging.getLogger("hotreload.engine")
 
@@ -184,7 +190,9 @@ def _choose_platform(device: str) -> None:
 
 
 def _set_xla_flags(device: str) -> None:
-    """Set what XLA needs on a GPU; it reads them once, when JAX first looks for devices."""
-    if flags := flags_to_add(device, os.environ):
+    """Set what XLA needs on a device; it reads them once, when JAX first looks for devices."""
+    platform = computes_on(device, os.environ)
+    if flags := flags_to_add(platform, os.environ):
         os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), *flags])
-        log.info("engine.xla_flags", extra={"added": " ".join(flags), "why": WHY_XLA_FLAGS})
+        told = {"added": " ".join(flags), "why": WHY_XLA_FLAGS[platform]}
+        log.info("engine.xla_flags", extra=told)

@@ -49,9 +49,9 @@ def check_devices(facts: Facts) -> Advice:
         says = "there is no /dev/accel*, no /dev/vfio/* and no /dev/nvidia*"
         if wants_one:
             return Advice("fail", says, "load the driver, or set [engine] device = 'cpu'")
-        return Advice("ok", f"{says}: the engine will use the CPU")
+        return Advice("ok", f"{says}: the engine will use the CPU; {_of_xla('cpu')}")
     if facts.settings.engine.device == "cpu":
-        return Advice("ok", "[engine] device = 'cpu': no accelerator is used")
+        return Advice("ok", f"[engine] device = 'cpu': no accelerator is used; {_of_xla('cpu')}")
     closed = [node for node in facts.devices if not facts.user.may(node, os.R_OK | os.W_OK)]
     if closed:
         names = " ".join(map(str, closed))
@@ -59,9 +59,14 @@ def check_devices(facts: Facts) -> Advice:
         return Advice("fail", f"{facts.user.name} may not open {names}", todo)
     says = f"{facts.user.name} may open {' '.join(map(str, facts.devices))}"
     if any(node.name.startswith("nvidia") for node in facts.devices):
-        flags = " ".join(XLA_FLAGS)
-        says += f"; XLA gets {flags}, but for what XLA_FLAGS names itself: {WHY_XLA_FLAGS}"
+        says += f"; {_of_xla('gpu')}"
     return Advice("ok", says)
+
+
+def _of_xla(platform: str) -> str:
+    """Say which flags XLA gets on a platform, and why."""
+    flags, why = " ".join(XLA_FLAGS[platform]), WHY_XLA_FLAGS[platform]
+    return f"XLA gets {flags}, but for what XLA_FLAGS names itself: {why}"
 
 
 def check_device_free(facts: Facts) -> Advice:
