@@ -77,7 +77,8 @@ class Ahead:
     ) -> Iterator[BatchSize]:
         """Those of a batch asked in this pool: a step, and a piece of the smallest size."""
         places = pool.places_of(is_noted=is_noted)
-        step, *_, piece = self._sizes_of(SHADOW_ROWS if places else prompts, pool.page)
+        rows = pool.rows_of(prompts, is_noted=is_noted)
+        step, *_, piece = self._sizes_of(rows, pool.page)
         if places:
             step = replace(step, cached=min(places, step.cached))
             piece = replace(piece, requests=step.requests, cached=step.cached)

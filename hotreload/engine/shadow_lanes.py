@@ -44,15 +44,16 @@ class ShadowLanes:
         _, _, places = list_paddings(worker)
         return places[-1] if computes_every_place(worker) else 0
 
-    def make_pool(self, asked: Sequence[int], candidate: Sequence[int]) -> None:
+    def make_pool(self, asked: Sequence[int], candidate: Sequence[int], probes: int) -> None:
         """Make the pool for a batch of prompts, each of which takes so many tokens with its answer.
 
-        `candidate` has those of clients' that a candidate answers. Without lanes there is none:
+        `candidate` has those of clients' that a candidate answers. So many probes are asked
+        together. Without lanes there is none:
         weights are proven once they are exchanged.
         """
         if not self._scheduler.cannot_overlap:
             allocator, computed = self._scheduler.lanes.allocator, self._places_computed
-            self.pool = ShadowPool(allocator, asked, candidate, computed)
+            self.pool = ShadowPool(allocator, asked, candidate, computed, probes)
 
     @asynccontextmanager
     async def open(
@@ -84,9 +85,13 @@ class ShadowLanes:
         assert pool is not None, self._scheduler.cannot_overlap
         with raise_not_enough_memory():
             made = await in_thread(lambda cancel: pool.make(is_candidates=not prompts))
-        places = pool.places_of(is_noted=along is not None) if prompts else 0
+        is_noted = along is not None
         shadow = partial(
-            self._scheduler.lanes.open_shadow, prompts=prompts, places=places, along=along
+            self._scheduler.lanes.open_shadow,
+            prompts=prompts,
+            rows=pool.rows_of(prompts, is_noted=is_noted),
+            places=pool.places_of(is_noted=is_noted) if prompts else 0,
+            along=along,
         )
         return await self._between.at_a_turn(partial(shadow, weights.leaves, *made))
 

@@ -62,7 +62,7 @@ class UnseenRoom:
         comparing = await self._needs_to_compare()
         replayed = [self._longest_request()] * SHADOW_ROWS if self._replays else []
         asked = max((self._canaries.needs, comparing, replayed), key=sum)
-        self._shadows.make_pool(asked, self._candidate)
+        self._shadows.make_pool(asked, self._candidate, len(self._canaries.needs))
         return comparing
 
     @property
@@ -136,18 +136,22 @@ class UnseenRoom:
 
     def holds(self, needs: Sequence[int]) -> bool:
         """Return True if questions that take so many tokens can be asked together."""
-        return sum(needs) <= self._question_tokens and self.holds_probes(needs)
+        return sum(needs) <= self._question_tokens and self._pool.holds(needs)
 
     def holds_probes(self, needs: Sequence[int]) -> bool:
         """Return True if probes that take so many tokens can be asked together."""
+        return self._pool.holds_probes(needs)
+
+    @property
+    def _pool(self) -> ShadowPool:
         pool = self._shadows.pool
         assert pool is not None, "without lanes nothing is asked apart from clients"
-        return pool.holds(needs)
+        return pool
 
     def check_each(self, asked: Sequence[UnseenItem]) -> None:
         """BadRequest if there is no room for one of them: upstream would end the engine."""
         longest = max((each.needs for each in asked), default=0)
-        if not self.holds_probes([longest]):
+        if not self._pool.holds([longest]):
             raise BadRequest(f"a question takes {longest} tokens with its answer: no room for it")
 
     async def check(self, questions: Sequence[Question]) -> None:

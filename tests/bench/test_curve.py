@@ -21,6 +21,7 @@ from tests.bench.checkpoints import FOUR_GB, HALF_A_GB, TWO_GB, Shape, model, wi
 from tests.bench.figures import median
 from tests.bench.test_starving import busy_loops
 from tests.integration.running import Running
+from tests.integration.test_load import is_warm
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
@@ -55,6 +56,7 @@ class Curve:
             "reload.keep_previous=device",
             "probe=[{prompt='The', max_new_tokens=4}]",
         )
+        self.running.patience = 600
         self.running.checkpoints.mkdir()
 
     def change(self, layers: int) -> None:
@@ -124,6 +126,7 @@ async def test_by_size_and_load(tmp_path: Path) -> None:
     for size, shape in (SIZES | LARGE).items():
         curve = Curve(tmp_path / size, shape)
         async with curve.running.serving():
+            await curve.running.until(lambda: any(map(is_warm, curve.running.happened)))  # noqa: B023
             for loops in LOOPS if size in SIZES else (0,):
                 with busy_loops(loops):
                     took = await measured(curve, f"{size}, {loops} busy loops")

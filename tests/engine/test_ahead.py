@@ -12,11 +12,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
+from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.thread.rehearsal import Rehearsal
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 from tests.waiting import PATIENCE
@@ -26,7 +29,9 @@ def pool_of(places: int) -> Any:
     """A small pool in which a batch names so many places; 0 for as many as one of clients."""
     describe = lambda: "a small pool"  # noqa: E731
     size = {"tokens": 40, "candidate_tokens": 80}
-    return SimpleNamespace(describe=describe, page=1, places_of=lambda is_noted: places, **size)
+    rows = lambda prompts, is_noted: SHADOW_ROWS if is_noted else prompts  # noqa: E731
+    named = {"places_of": lambda is_noted: places, "rows_of": rows}
+    return SimpleNamespace(describe=describe, page=1, **named, **size)
 
 
 SMALL_POOL = pool_of(0)
@@ -124,20 +129,34 @@ def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> N
 
 
 def test_what_is_asked_names_as_many_places_as_it_takes_where_each_costs_time() -> None:
-    """Prompts of clients name places for all requests. However many probes, the size is one."""
+    """Prompts of clients name places for all requests."""
     ahead = ahead_of(Noted())
     assert ahead.can_prove_in(pool_of(20), (2, False), questions=True, candidate=24)
     assert [
         (size.requests, size.tokens, size.cached, size.is_shadow, size.is_noted)
         for size in ahead.sizes_to_compile(0, 64)
     ] == [
-        (4, 4, 20, True, False),
+        (2, 2, 16, True, False),
         (4, 4, 20, True, True),
         (4, 4, 32, False, False),
-        (4, 64, 20, True, False),
+        (2, 64, 16, True, False),
         (4, 64, 20, True, True),
         (4, 64, 32, False, False),
     ]
+
+
+def test_however_many_probes_the_size_is_that_of_the_start() -> None:
+    """Each row takes time, and a probe that came later would compile in front of clients."""
+    kv_pool = SimpleNamespace(kv_buffer=[np.zeros(8)])
+    allocator = SimpleNamespace(page_size=1, size=8192, get_kvcache=lambda: kv_pool)
+    computed = ShadowPool(allocator, [20] * 4, computed=8192, probes=3)
+    rows = [computed.rows_of(prompts, is_noted=False) for prompts in (1, 2, 3)]
+    assert rows == [3, 3, 3]
+    assert (computed.holds_probes([20] * 3), computed.holds_probes([10] * 4)) == (True, False)
+    assert computed.holds([20] * 4), "questions take other rows"
+    assert computed.rows_of(4, is_noted=True) == computed.rows_of(0, is_noted=False) == SHADOW_ROWS
+    alike = ShadowPool(allocator, [20] * 4, computed=0, probes=3)  # it has no programs of its own
+    assert (alike.rows_of(1, is_noted=False), alike.holds_probes([10] * 4)) == (1, True)
 
 
 class NativeAttention:

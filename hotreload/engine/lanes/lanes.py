@@ -15,7 +15,7 @@ from hotreload.engine.lanes.bound_leaves import LeafBinder
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes, has_plain_prompts
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
-from hotreload.engine.lanes.pool_shares import SHADOW_ROWS, PoolShares, Share
+from hotreload.engine.lanes.pool_shares import PoolShares, Share
 from hotreload.engine.lanes.turn_shares import TurnShares
 from hotreload.engine.slots import find_slot
 from hotreload.types import Shares
@@ -80,20 +80,20 @@ class Lanes:
         allocator: Any,
         *,
         prompts: int = 1,
+        rows: int = 1,
         places: int = 0,
         along: Any = None,
     ) -> int:
         """A lane of weights that no client is admitted to, with a KV pool of its own.
 
         It begins when so many prompts have come, and computes them in one batch; 0 where they come
-        and go. `along` is called at each of its steps. Where their number is not known, they are
-        led along, or batches name so many `places`, all are padded to one size.
+        and go. `along` is called at each of its steps. All are padded to so many `rows`, and name
+        so many `places`; 0 where they name as many as clients' do.
         """
         scheduler = self._scheduler
         state = self._kind.fresh(scheduler, empty_like(scheduler.tree_cache, allocator), allocator)
         own = self._binding.with_pool(self._serving_lane.bound, leaves, kv_pool)
         own.along = along
-        rows = SHADOW_ROWS if places or along is not None or not prompts else prompts
         how: dict[str, Any] = {"prompts": prompts, "rows": rows, "places": places}
         return self._add(Lane(scheduler, next(self._numbers), own, has_own_pool=True, **how), state)
 

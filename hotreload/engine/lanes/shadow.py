@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from hotreload.engine.lanes.compiled_sizes import MANY_PLACES
 from hotreload.engine.lanes.kinds import of_another_size
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 
 WHOLE_BYTES = 64 * 2**20
 """Up to this size a pool is as large as the one that serves: then the programs that serve fit it
@@ -26,11 +27,12 @@ class ShadowPool:
         asked: Sequence[int],
         candidate: Sequence[int] = (),
         computed: int = 0,
+        probes: int = 1,
     ) -> None:
         """`asked` has for each prompt of our largest batch how many tokens it takes in all.
 
         `candidate` has that of a candidate's requests. `computed` is the most places that attention
-        is computed to, whatever a batch holds.
+        is computed to, whatever a batch holds. `probes` is the most that are asked together.
         """
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
@@ -45,6 +47,12 @@ class ShadowPool:
         """Those of a candidate's pool."""
         self._places = min(needed, self.tokens) if computed else 0
         self._has_candidate = bool(candidate)
+        self._probes = probes
+
+    def holds_probes(self, needs: Sequence[int]) -> bool:
+        """Say if probes that take so many tokens can be asked together in a compiled size."""
+        names_few = bool(self.places_of(is_noted=False))
+        return self.holds(needs) and not (names_few and len(needs) > self._probes)
 
     def holds(self, needs: Sequence[int]) -> bool:
         """Say if prompts that take so many tokens find room in it together."""
@@ -56,6 +64,16 @@ class ShadowPool:
         Batches whose expectations are noted have programs of their own in any case.
         """
         return self._places if is_noted or self.has_own_programs else 0
+
+    def rows_of(self, prompts: int, *, is_noted: bool) -> int:
+        """The rows of all steps of a batch which we ask; `prompts` is 0 where they come and go.
+
+        Those of probes are as many as at the start: each takes time, an empty one too, and another
+        number would have to be compiled.
+        """
+        if is_noted or not prompts:
+            return SHADOW_ROWS
+        return max(prompts, self._probes) if self.places_of(is_noted=False) else prompts
 
     def room_for_each_of(self, prompts: int) -> int:
         """Return how many tokens each of so many prompts may take that find room together."""

@@ -231,15 +231,16 @@ async def test_probes_are_asked_in_one_batch_whose_size_stays(
     with launches(engine) as seen:
         await engine.unseen.prove(staged)
     if engine._shadows.pool.has_own_programs:  # else each further size that serves may be compiled
-        engine.judge_by([*PROBES, first, first], None)
-        await engine.unseen.prove(staged)
+        for more_or_fewer in ([*PROBES, first, first], [first]):
+            engine.judge_by(more_or_fewer, None)
+            await engine.unseen.prove(staged)
     engine.judge_by(PROBES, None)
     prompts = [each.prompts for each in seen]
     assert prompts == sorted(prompts, reverse=True)
     assert (prompts[0], prompts[-1]) == (3, 1)
     own = engine._shadows.pool.places_of(is_noted=False)
     alike = seen if own else seen[1:]  # prompts are padded as those of clients else
-    rows = real.ARGS["max_running_requests"] if own else 4
+    rows = 4  # the size for three
     whole = rows * (real.ARGS["context_length"] - 1)
     assert {(each.padded, each.places) for each in alike} == {(rows, min(own or whole, whole))}
     assert engine.recompiles == before
