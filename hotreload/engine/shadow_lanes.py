@@ -47,7 +47,7 @@ class ShadowLanes:
     def make_pool(self, asked: Sequence[int], candidate: Sequence[int], probes: int) -> None:
         """Make the pool for a batch of prompts, each of which takes so many tokens with its answer.
 
-        `candidate` has those of clients' that a candidate answers. So many probes are asked
+        `candidate` has those of clients' that a candidate answers. At most `probes` are asked
         together. Without lanes there is none:
         weights are proven once they are exchanged.
         """

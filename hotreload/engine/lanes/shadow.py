@@ -66,10 +66,10 @@ class ShadowPool:
         return self._places if is_noted or self.has_own_programs else 0
 
     def rows_of(self, prompts: int, *, is_noted: bool) -> int:
-        """The rows of all steps of a batch which we ask; `prompts` is 0 where they come and go.
+        """Return how many rows each step of our batch has; `prompts` is 0 where they come and go.
 
-        Those of probes are as many as at the start: each takes time, an empty one too, and another
-        number would have to be compiled.
+        Probes have as many as at the start. A row takes time, an empty one too; and for another
+        number of rows programs would have to be compiled.
         """
         if is_noted or not prompts:
             return SHADOW_ROWS
