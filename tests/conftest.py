@@ -4,12 +4,15 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.golden.compare import OPTION, Golden
 
 pytest_plugins = ["tests.aftermath", "tests.garbage", "tests.needs", "tests.record"]
 
 DURATIONS = Path(__file__).with_name("durations.txt")
+settings.register_profile("any machine", deadline=None)  # a busy one takes a second for an example
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -48,8 +48,7 @@ class ShadowLanes:
         """Make the pool for a batch of prompts, each of which takes so many tokens with its answer.
 
         `candidate` has those of clients' that a candidate answers. At most `probes` are asked
-        together. Without lanes there is none:
-        weights are proven once they are exchanged.
+        together. Without lanes there is none: weights are proven once they are exchanged.
         """
         if not self._scheduler.cannot_overlap:
             allocator, computed = self._scheduler.lanes.allocator, self._places_computed

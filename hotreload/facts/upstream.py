@@ -1,8 +1,7 @@
 """Facts of sglang-jax and JAX, for parts that may not import them: both read flags as they start.
 
 The engine's arguments that hotreload decides itself: `check-config` and the start of the engine
-both refuse them in these words. The flags that XLA needs on a device. The
-versions of packages.
+both refuse them in these words. The flags that XLA needs on a device. The versions of packages.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

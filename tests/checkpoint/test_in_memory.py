@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -59,7 +59,6 @@ def test_its_bytes_are_those_of_a_file_with_these_tensors(tmp_path: Path) -> Non
         assert np.array_equal(made[name], tensor)
 
 
-@settings(deadline=None)
 @given(begin=st.integers(0, 900), size=st.integers(0, 400))
 def test_any_piece_of_it_is_that_of_the_file(begin: int, size: int) -> None:
     memory = InMemory(KINDS)

@@ -27,7 +27,8 @@ OF_ANY_STEP = (
 )
 AT_ONCE = 8
 STEPS = 3
-"""The most steps of the engine from one token of an answer to the next: others' prompts come in."""
+"""The most steps of the engine from one token of an answer to the next, beside others' prompts: a
+slow machine has one of these in each step."""
 
 
 async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clients: int) -> None:
@@ -158,17 +159,20 @@ def traced_alone(program: Any) -> Iterator[None]:
 
 @contextmanager
 def steps_of_tokens(scheduler: Any) -> Iterator[dict[str, list[int]]]:
-    """Note for each request at which step of the engine its tokens came."""
+    """Note for each request at which step of the engine its tokens came; prompts do not count."""
     usual, steps = scheduler.process_batch_result, dict[str, list[int]]()
+    prompts = 0
 
     def noted(batch: Any, result: Any, *args: Any) -> None:
+        nonlocal prompts
+        prompts += batch.forward_mode.is_extend()
         parts = getattr(batch, "reqs_info", (batch,))  # the newer engine's, of each data rank
         requests = [each for part in parts for each in part.reqs or ()]
         before = [len(each.output_ids) for each in requests]
         usual(batch, result, *args)
         for request, tokens in zip(requests, before, strict=True):
             if len(request.output_ids) > tokens:
-                steps.setdefault(request.rid, []).append(scheduler.forward_ct)
+                steps.setdefault(request.rid, []).append(scheduler.forward_ct - prompts)
 
     scheduler.process_batch_result = noted
     try:

@@ -40,7 +40,6 @@ pytestmark = [
 WEIGHTS = "model.safetensors"
 few = settings(
     max_examples=8,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -100,7 +100,6 @@ def _ask(
         max_examples=examples,
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     def ask(case: Case[Any]) -> None:
